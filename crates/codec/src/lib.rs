@@ -1,0 +1,11 @@
+//! Chunkers, filters and compressors: bytes in, bytes out. No file, clock or thread.
+#![forbid(unsafe_code)]
+
+pub mod advise;
+pub mod chunk;
+pub mod planes;
+pub mod press;
+
+pub use advise::{Advisor, Preference};
+pub use chunk::Cutter;
+pub use press::Press;

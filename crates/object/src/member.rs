@@ -1,0 +1,265 @@
+//! Members: the named byte sequences of a checkpoint, and the pages that list them.
+
+use crate::tree::Blob;
+use crate::wire::{Reader, Writer};
+use crate::{Error, Result};
+
+/// The longest path of a member in bytes.
+pub const PATH_BYTES_MAX: usize = 4096;
+
+/// How a member's bytes were cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chunking {
+    /// Fixed pages of so many bytes.
+    Page(u32),
+    /// Content-defined, of so many bytes on average.
+    Cdc(u32),
+}
+
+impl std::fmt::Display for Chunking {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Chunking::Page(size) => write!(f, "page:{size}"),
+            Chunking::Cdc(size) => write!(f, "cdc:{size}"),
+        }
+    }
+}
+
+/// What became of the bytes of a member, or of many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Bytes stored for the first time, before compression.
+    pub new: u64,
+    /// Bytes that were found stored already.
+    pub shared: u64,
+    /// Bytes that are zero and cost nothing.
+    pub zero: u64,
+    /// What the new bytes took in packs.
+    pub stored: u64,
+}
+
+impl Tally {
+    /// Adds another.
+    pub fn add(&mut self, other: &Tally) {
+        self.new += other.new;
+        self.shared += other.shared;
+        self.zero += other.zero;
+        self.stored += other.stored;
+    }
+
+    /// Writes the four numbers.
+    pub fn encode(&self, out: &mut Writer) {
+        [self.new, self.shared, self.zero, self.stored].into_iter().for_each(|n| out.varint(n));
+    }
+
+    /// Reads the four numbers.
+    pub fn decode(reader: &mut Reader) -> Result<Tally> {
+        Ok(Tally {
+            new: reader.varint()?,
+            shared: reader.varint()?,
+            zero: reader.varint()?,
+            stored: reader.varint()?,
+        })
+    }
+}
+
+/// The bytes of a file or stream, and how they were taken in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// The bytes.
+    pub blob: Blob,
+    /// How they were cut.
+    pub chunking: Chunking,
+    /// What became of them.
+    pub tally: Tally,
+}
+
+/// What a member is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// A regular file.
+    File(Content),
+    /// A directory.
+    Dir,
+    /// A symbolic link and its target.
+    Link(String),
+    /// Bytes that came through a pipe or from memory: no file's mode or time.
+    Stream(Content),
+}
+
+impl Body {
+    /// The word for this type in messages and JSON.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Body::File(_) => "file",
+            Body::Dir => "dir",
+            Body::Link(_) => "link",
+            Body::Stream(_) => "stream",
+        }
+    }
+
+    /// The content, where there is one.
+    pub fn content(&self) -> Option<&Content> {
+        match self {
+            Body::File(content) | Body::Stream(content) => Some(content),
+            Body::Dir | Body::Link(_) => None,
+        }
+    }
+}
+
+/// One member of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Relative path, checked by [`check_path`].
+    pub path: String,
+    /// What it is.
+    pub body: Body,
+    /// Permission bits.
+    pub mode: u32,
+    /// Modification time in nanoseconds since 1970.
+    pub mtime_ns: i64,
+}
+
+impl Member {
+    /// Length of the member's bytes.
+    pub fn bytes(&self) -> u64 {
+        self.body.content().map_or(0, |content| content.blob.len)
+    }
+
+    fn encode(&self, out: &mut Writer) {
+        out.string(&self.path);
+        out.u8(match self.body {
+            Body::File(_) => 0,
+            Body::Dir => 1,
+            Body::Link(_) => 2,
+            Body::Stream(_) => 3,
+        });
+        out.varint(u64::from(self.mode));
+        out.zigzag(self.mtime_ns);
+        match &self.body {
+            Body::Dir => {}
+            Body::Link(target) => out.string(target),
+            Body::File(content) | Body::Stream(content) => {
+                content.blob.encode(out);
+                let (tag, size) = match content.chunking {
+                    Chunking::Page(size) => (1, size),
+                    Chunking::Cdc(size) => (2, size),
+                };
+                out.u8(tag);
+                out.varint(u64::from(size));
+                content.tally.encode(out);
+            }
+        }
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Member> {
+        let path = reader.string()?;
+        check_path(path).map_err(|_| reader.corrupt("a member's path is not allowed"))?;
+        let sort = reader.u8()?;
+        let mode = reader.bounded(0o7777, "a mode")? as u32;
+        let mtime_ns = reader.zigzag()?;
+        let body = match sort {
+            0 => Body::File(decode_content(reader)?),
+            1 => Body::Dir,
+            2 => Body::Link(reader.string()?.to_owned()),
+            3 => Body::Stream(decode_content(reader)?),
+            _ => return Err(reader.corrupt("unknown type of member")),
+        };
+        Ok(Member { path: path.to_owned(), body, mode, mtime_ns })
+    }
+}
+
+fn decode_content(reader: &mut Reader) -> Result<Content> {
+    let blob = Blob::decode(reader)?;
+    let tag = reader.u8()?;
+    let size = reader.varint32("a chunk size")?;
+    let chunking = match tag {
+        1 => Chunking::Page(size),
+        2 => Chunking::Cdc(size),
+        _ => return Err(reader.corrupt("unknown chunking")),
+    };
+    Ok(Content { blob, chunking, tally: Tally::decode(reader)? })
+}
+
+/// Checks that a path can name a member: relative, no empty, `.` or `..` component, no NUL.
+pub fn check_path(path: &str) -> Result<()> {
+    let bad = |why: &str| Err(Error::invalid(format!("{path:?} cannot name a member: {why}")));
+    if path.is_empty() || path.len() > PATH_BYTES_MAX {
+        return bad("its length must be 1 to 4096 bytes");
+    }
+    if path.contains('\0') {
+        return bad("it contains a NUL");
+    }
+    match path.split('/').find(|part| matches!(*part, "" | "." | "..")) {
+        Some("") => bad("it is absolute or has an empty component"),
+        Some(_) => bad("it has a component '.' or '..'"),
+        None => Ok(()),
+    }
+}
+
+/// Encodes a page of members, which must be in byte order of their paths.
+pub fn encode_page(members: &[Member]) -> Vec<u8> {
+    let mut out = Writer::new();
+    out.varint(members.len() as u64);
+    members.iter().for_each(|member| member.encode(&mut out));
+    out.into_bytes()
+}
+
+/// Decodes a page of members.
+pub fn decode_page(bytes: &[u8]) -> Result<Vec<Member>> {
+    let mut reader = Reader::new(bytes, "member page");
+    let count = reader.count(5)?;
+    let mut members: Vec<Member> = Vec::new();
+    for _ in 0..count {
+        let member = Member::decode(&mut reader)?;
+        if members.last().is_some_and(|last| last.path >= member.path) {
+            return Err(reader.corrupt("its members are not in order"));
+        }
+        members.push(member);
+    }
+    reader.finish()?;
+    Ok(members)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::Root;
+
+    #[test]
+    fn a_page_comes_back() {
+        let content = |len| Content {
+            blob: Blob {
+                len,
+                leaf_shift: 22,
+                root: if len == 0 { Root::Hole } else { Root::Inline(vec![1, 2]) },
+            },
+            chunking: Chunking::Page(4096),
+            tally: Tally { new: 1, shared: 2, zero: 3, stored: 4 },
+        };
+        let member = |path: &str, body| Member { path: path.into(), body, mode: 0o644, mtime_ns: -5 };
+        let members = vec![
+            member("a", Body::Dir),
+            member("a/b", Body::File(content(10))),
+            member("a/c", Body::Link("b".into())),
+            member("z", Body::Stream(content(0))),
+        ];
+        let bytes = encode_page(&members);
+        assert_eq!(decode_page(&bytes).unwrap(), members);
+        for cut in 0..bytes.len() {
+            assert!(decode_page(&bytes[..cut]).is_err());
+        }
+        let unordered = encode_page(&[members[1].clone(), members[0].clone()]);
+        assert!(decode_page(&unordered).is_err());
+    }
+
+    #[test]
+    fn paths_that_escape_are_refused() {
+        for bad in ["", "/a", "a//b", "../a", "a/..", ".", "a/./b", "a/", "a\0b"] {
+            assert!(check_path(bad).is_err(), "{bad:?}");
+        }
+        for good in ["a", "a/b", "..a", "a b", "ü/n"] {
+            check_path(good).unwrap();
+        }
+    }
+}

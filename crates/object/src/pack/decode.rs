@@ -1,0 +1,216 @@
+//! Reading the end of a pack: trailer, then footer, checked against the reference.
+
+use super::encode::root;
+use super::footer::Lengths;
+use super::{
+    CHUNK_BYTES_MAX, ChunkKind, Coding, FOOTER_BYTES_MAX, Footer, HEADER_BYTES, MAGIC_END, PACK_BYTES_MAX,
+    RUN_BYTES_MAX, Run, TRAILER_BYTES, VERSION,
+};
+use crate::wire::Reader;
+use crate::{Error, Hash, Kind, PackName, PackRef, Result};
+
+/// The last bytes of a pack, checked for shape only.
+#[derive(Clone, Copy, Debug)]
+pub struct Trailer {
+    /// The root that the pack claims.
+    pub root: Hash,
+    /// Where the footer begins, which is where the runs end.
+    pub footer_offset: u64,
+    /// The footer's length.
+    pub footer_len: u32,
+}
+
+impl Trailer {
+    /// Reads the trailer of a pack that is `length` bytes long.
+    pub fn decode(name: PackName, length: u64, bytes: &[u8]) -> Result<Trailer> {
+        let bad = |why: &str| Error::corrupt(format!("pack {name}: {why}"));
+        let mut reader = Reader::new(bytes, "pack trailer");
+        let root = Hash(reader.array()?);
+        let footer_offset = reader.u64()?;
+        let footer_len = reader.u32()?;
+        let version = reader.u16()?;
+        let zero = reader.u16()?;
+        if reader.raw(8)? != MAGIC_END {
+            return Err(bad("it has no end; it was not sealed, or is cut short"));
+        }
+        reader.finish()?;
+        if version != VERSION {
+            let text = format!("pack {name} has version {version}; this program knows {VERSION}");
+            return Err(Error::new(Kind::Unsupported, text));
+        }
+        let end = footer_offset.checked_add(u64::from(footer_len) + TRAILER_BYTES as u64);
+        let sound = zero == 0
+            && length <= PACK_BYTES_MAX + FOOTER_BYTES_MAX as u64
+            && footer_offset >= HEADER_BYTES as u64
+            && footer_len as usize <= FOOTER_BYTES_MAX
+            && end == Some(length);
+        if !sound {
+            return Err(bad("its trailer contradicts itself"));
+        }
+        Ok(Trailer { root, footer_offset, footer_len })
+    }
+}
+
+/// How many bytes at the end of a pack of `length` to read first: mostly enough for the whole footer.
+pub fn tail_length(length: u64) -> u64 {
+    length.min(80 << 10)
+}
+
+/// Opens the footer of a pack that is referred to: the root must be the one of the reference.
+///
+/// `end` is the footer and trailer: the last `footer_len + 56` bytes of the pack.
+pub fn open_footer(pack: &PackRef, end: &[u8]) -> Result<Footer> {
+    let (opened, footer) = open_footer_unreferenced(pack.name, pack.length, end)?;
+    if opened.root != pack.root {
+        let text = format!("pack {}: it is not the pack that was referred to (its root differs)", pack.name);
+        return Err(Error::corrupt(text));
+    }
+    Ok(footer)
+}
+
+/// Opens the footer of a pack found by name only. Its own root must match; the reference to it is returned.
+pub fn open_footer_unreferenced(name: PackName, length: u64, end: &[u8]) -> Result<(PackRef, Footer)> {
+    let bad = |why: &str| Error::corrupt(format!("pack {name}: {why}"));
+    if end.len() < TRAILER_BYTES {
+        return Err(bad("it is too short to be a pack"));
+    }
+    let (body, trailer_bytes) = end.split_at(end.len() - TRAILER_BYTES);
+    let trailer = Trailer::decode(name, length, trailer_bytes)?;
+    if body.len() != trailer.footer_len as usize {
+        return Err(bad("the footer that was read has another length"));
+    }
+    if root(name, body, &trailer_bytes[32..]) != trailer.root {
+        return Err(bad("its footer does not match its root"));
+    }
+    let footer = decode_footer(body)?;
+    let runs_end =
+        footer.runs().last().map_or(HEADER_BYTES as u64, |run| run.offset + u64::from(run.stored_len));
+    if runs_end != trailer.footer_offset {
+        return Err(bad("its runs do not fill it"));
+    }
+    Ok((PackRef { name, root: trailer.root, length }, footer))
+}
+
+fn decode_footer(bytes: &[u8]) -> Result<Footer> {
+    let mut reader = Reader::new(bytes, "pack footer");
+    let run_count = reader.count(6)?;
+    let mut runs = Vec::with_capacity(run_count);
+    let (mut offset, mut first_chunk) = (HEADER_BYTES as u64, 0u32);
+    for _ in 0..run_count {
+        let run = decode_run(&mut reader, offset, first_chunk)?;
+        offset += u64::from(run.stored_len);
+        first_chunk = run.end_chunk();
+        runs.push(run);
+    }
+    if reader.remaining() != first_chunk as usize * 32 {
+        return Err(reader.corrupt("the number of hashes is not the number of chunks"));
+    }
+    let mut hashes = Vec::with_capacity(first_chunk as usize);
+    for _ in 0..first_chunk {
+        hashes.push(Hash(reader.array()?));
+    }
+    Ok(Footer { runs, hashes })
+}
+
+fn decode_run(reader: &mut Reader, offset: u64, first_chunk: u32) -> Result<Run> {
+    let kind = ChunkKind::decode(reader.u8()?).ok_or_else(|| reader.corrupt("unknown kind of run"))?;
+    let (codec, planes) = (reader.u8()?, reader.u8()?);
+    let coding = Coding::decode(codec, planes).ok_or_else(|| reader.corrupt("unknown codec or filter"))?;
+    let stored_len = reader.bounded(RUN_BYTES_MAX as u64, "a stored length")? as u32;
+    // Every chunk has a hash further on, so the rest of the footer bounds how many there can be.
+    let chunk_count = reader.count(32)?;
+    if chunk_count == 0 || first_chunk as usize + chunk_count > u32::MAX as usize {
+        return Err(reader.corrupt("a run without chunks"));
+    }
+    let (lengths, raw_len) = decode_lengths(reader, chunk_count)?;
+    if stored_len > raw_len || (coding.is_none() && stored_len != raw_len) {
+        return Err(reader.corrupt("a run is stored in more bytes than it has"));
+    }
+    let stored_hash = if coding.is_none() { None } else { Some(reader.array()?) };
+    let chunk_count = chunk_count as u32;
+    Ok(Run { kind, coding, offset, stored_len, raw_len, first_chunk, chunk_count, stored_hash, lengths })
+}
+
+fn decode_lengths(reader: &mut Reader, chunk_count: usize) -> Result<(Lengths, u32)> {
+    let chunk_max = CHUNK_BYTES_MAX as u64;
+    let length = |reader: &mut Reader| match reader.bounded(chunk_max, "a chunk's length")? {
+        0 => Err(reader.corrupt("an empty chunk")),
+        length => Ok(length),
+    };
+    let each = reader.bounded(chunk_max, "a chunk's length")?;
+    if each > 0 {
+        let last = length(reader)?;
+        let raw = each.saturating_mul(chunk_count as u64 - 1).saturating_add(last);
+        check_raw(reader, raw)?;
+        return Ok((Lengths::Uniform(each as u32, last as u32), raw as u32));
+    }
+    let mut starts = Vec::with_capacity(chunk_count + 1);
+    let mut at = 0u64;
+    starts.push(0);
+    for _ in 0..chunk_count {
+        at += length(reader)?;
+        check_raw(reader, at)?;
+        starts.push(at as u32);
+    }
+    Ok((Lengths::Listed(starts), at as u32))
+}
+
+fn check_raw(reader: &Reader, raw: u64) -> Result<()> {
+    if raw > RUN_BYTES_MAX as u64 { Err(reader.corrupt("a run is too long")) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SessionId;
+    use crate::hash::Domain;
+    use crate::pack::{Codec, FooterBuilder};
+
+    fn sample() -> (PackName, Vec<u8>, PackRef, Footer) {
+        let name = PackName { session: SessionId(1), writer: 2, number: 3 };
+        let mut builder = FooterBuilder::new(name);
+        let data = vec![7u8; 5000];
+        let chunk = |a: usize, b: usize| ((b - a) as u32, Domain::Data.hash(&data[a..b]));
+        builder.push(ChunkKind::Data, Coding::NONE, &[&data], &[chunk(0, 4096), chunk(4096, 5000)]);
+        let coding = Coding { codec: Codec::Zstd, planes: 4 };
+        builder.push(ChunkKind::Node, coding, &[b"xyz"], &[chunk(0, 10), chunk(10, 15), chunk(15, 40)]);
+        let sealed = builder.seal();
+        (name, sealed.bytes, sealed.pack, sealed.footer)
+    }
+
+    #[test]
+    fn a_footer_comes_back() {
+        let (_, end, pack, footer) = sample();
+        let opened = open_footer(&pack, &end).unwrap();
+        assert_eq!(opened, footer);
+        assert_eq!(opened.chunk_count(), 5);
+        let run = opened.run_of(3).unwrap();
+        assert_eq!((run.chunk_start(3), run.chunk_len(3), run.chunk_len(4)), (10, 5, 25));
+        assert_eq!(opened.run_of(1).unwrap().chunk_len(1), 904);
+        assert!(opened.run_of(5).is_none());
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let (_, end, pack, _) = sample();
+        for bit in 0..end.len() * 8 {
+            let mut torn = end.clone();
+            torn[bit / 8] ^= 1 << (bit % 8);
+            assert!(open_footer(&pack, &torn).is_err(), "bit {bit}");
+        }
+        let mut other = pack;
+        other.root.0[0] ^= 1;
+        assert!(open_footer(&other, &end).is_err());
+        for cut in 0..end.len() {
+            assert!(open_footer(&pack, &end[cut + 1..]).is_err());
+        }
+    }
+
+    #[test]
+    fn claims_do_not_allocate() {
+        // A run that claims four billion chunks, in a footer of a few bytes.
+        let mut bytes = vec![1, 1, 0, 0, 1];
+        bytes.extend_from_slice(&[0xff, 0xff, 0xff, 0xff, 0x0f]);
+        assert!(decode_footer(&bytes).is_err());
+    }
+}

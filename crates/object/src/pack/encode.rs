@@ -1,0 +1,134 @@
+//! Making the footer and trailer of a pack.
+
+use super::footer::Lengths;
+use super::{
+    CHUNK_BYTES_MAX, ChunkKind, Coding, Footer, HEADER_BYTES, MAGIC_END, PACK_BYTES_MAX, RUN_BYTES_MAX, Run,
+    TRAILER_BYTES, VERSION, header,
+};
+use crate::hash::{Domain, plain};
+use crate::wire::Writer;
+use crate::{Hash, PackName, PackRef};
+
+/// Collects the runs of a pack in the order in which they are written.
+pub struct FooterBuilder {
+    name: PackName,
+    runs: Vec<Run>,
+    hashes: Vec<Hash>,
+    offset: u64,
+}
+
+/// A finished pack's end: what to write after the runs, and what others need to know.
+pub struct SealedFooter {
+    /// Footer and trailer, to be written after the last run.
+    pub bytes: Vec<u8>,
+    /// How to refer to the pack.
+    pub pack: PackRef,
+    /// The table itself.
+    pub footer: Footer,
+}
+
+impl FooterBuilder {
+    /// A pack of that name, still empty.
+    pub fn new(name: PackName) -> FooterBuilder {
+        FooterBuilder { name, runs: Vec::new(), hashes: Vec::new(), offset: HEADER_BYTES as u64 }
+    }
+
+    /// How many chunks were added.
+    pub fn chunk_count(&self) -> u32 {
+        self.hashes.len() as u32
+    }
+
+    /// Adds a run of `chunks` (length and hash of each) that is stored in `stored` bytes.
+    ///
+    /// # Panics
+    /// If a limit of the format is broken; the engine cuts its runs far below them.
+    pub fn push(&mut self, kind: ChunkKind, coding: Coding, stored: &[&[u8]], chunks: &[(u32, Hash)]) {
+        let stored_len: usize = stored.iter().map(|piece| piece.len()).sum();
+        let raw_len: usize = chunks.iter().map(|&(length, _)| length as usize).sum();
+        assert!(!chunks.is_empty() && raw_len <= RUN_BYTES_MAX && stored_len <= raw_len);
+        assert!(chunks.iter().all(|&(length, _)| length > 0 && length as usize <= CHUNK_BYTES_MAX));
+        assert!(!coding.is_none() || stored_len == raw_len);
+        let stored_hash = (!coding.is_none()).then(|| Domain::StoredRun.hash_pieces(stored).half());
+        self.runs.push(Run {
+            kind,
+            coding,
+            offset: self.offset,
+            stored_len: stored_len as u32,
+            raw_len: raw_len as u32,
+            first_chunk: self.hashes.len() as u32,
+            chunk_count: chunks.len() as u32,
+            stored_hash,
+            lengths: Lengths::of(chunks),
+        });
+        self.hashes.extend(chunks.iter().map(|&(_, hash)| hash));
+        self.offset += stored_len as u64;
+        assert!(self.offset <= PACK_BYTES_MAX);
+    }
+
+    /// Seals the pack.
+    pub fn seal(self) -> SealedFooter {
+        let footer = Footer { runs: self.runs, hashes: self.hashes };
+        let mut bytes = encode_footer(&footer);
+        let mut tail = Writer::new();
+        tail.u64(self.offset);
+        tail.u32(bytes.len() as u32);
+        tail.u16(VERSION);
+        tail.u16(0);
+        tail.raw(MAGIC_END);
+        let tail = tail.into_bytes();
+        let root = root(self.name, &bytes, &tail);
+        let length = self.offset + (bytes.len() + TRAILER_BYTES) as u64;
+        bytes.extend_from_slice(root.as_bytes());
+        bytes.extend_from_slice(&tail);
+        SealedFooter { bytes, pack: PackRef { name: self.name, root, length }, footer }
+    }
+}
+
+/// The root of a pack: everything but the runs, which the footer's hashes cover.
+pub(super) fn root(name: PackName, footer: &[u8], tail: &[u8]) -> Hash {
+    Domain::PackRoot.hash_pieces(&[&header(name), plain(footer).as_bytes(), tail])
+}
+
+impl Lengths {
+    fn of(chunks: &[(u32, Hash)]) -> Lengths {
+        let (first, last) = (chunks[0].0, chunks[chunks.len() - 1].0);
+        if chunks[..chunks.len() - 1].iter().all(|&(length, _)| length == first) {
+            return Lengths::Uniform(first, last);
+        }
+        let mut starts = Vec::with_capacity(chunks.len() + 1);
+        let mut at = 0;
+        starts.push(at);
+        for &(length, _) in chunks {
+            at += length;
+            starts.push(at);
+        }
+        Lengths::Listed(starts)
+    }
+}
+
+fn encode_footer(footer: &Footer) -> Vec<u8> {
+    let mut out = Writer::new();
+    out.varint(footer.runs.len() as u64);
+    for run in &footer.runs {
+        out.u8(run.kind as u8);
+        out.u8(run.coding.codec as u8);
+        out.u8(run.coding.planes);
+        out.varint(u64::from(run.stored_len));
+        out.varint(u64::from(run.chunk_count));
+        match &run.lengths {
+            Lengths::Uniform(each, last) => {
+                out.varint(u64::from(*each));
+                out.varint(u64::from(*last));
+            }
+            Lengths::Listed(starts) => {
+                out.varint(0);
+                starts.windows(2).for_each(|pair| out.varint(u64::from(pair[1] - pair[0])));
+            }
+        }
+        if let Some(hash) = &run.stored_hash {
+            out.raw(hash);
+        }
+    }
+    footer.hashes.iter().for_each(|hash| out.raw(hash.as_bytes()));
+    out.into_bytes()
+}

@@ -1,0 +1,259 @@
+//! Packs and objects as files of a directory.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use stdchk_object::error::Context;
+use stdchk_object::{Error, PackName, Result};
+use stdchk_store::{Objects, Store};
+
+use crate::fs::Fs;
+use crate::real::RealFs;
+
+/// The folders of a repository.
+const FOLDERS: [&str; 6] = ["packs", "log", "snapshots", "index", "beats", "tmp"];
+/// Temporary files older than this belong to nobody. Wrongly removed, one costs its writer a clear error.
+const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// A directory as [`Store`] and [`Objects`].
+pub struct DirStore {
+    fs: Arc<dyn Fs>,
+    /// For messages.
+    place: String,
+    /// Distinguishes this store's temporary files from those of other processes and hosts.
+    tag: String,
+    counter: AtomicU64,
+}
+
+impl DirStore {
+    /// The directory at `root`, which must exist; [`DirStore::prepare`] makes what is missing in it.
+    /// `tag` must differ between any two processes that use the directory at the same time.
+    pub fn open(root: &Path, tag: String) -> DirStore {
+        DirStore::on(Arc::new(RealFs::new(root)), root.display().to_string(), tag)
+    }
+
+    /// The same on any file system.
+    pub fn on(fs: Arc<dyn Fs>, place: String, tag: String) -> DirStore {
+        DirStore { fs, place, tag, counter: AtomicU64::new(0) }
+    }
+
+    /// Makes the folders of a repository, durably. Doing it again does nothing.
+    pub fn prepare(&self) -> Result<()> {
+        for folder in FOLDERS {
+            self.fs.make_dir(folder).context(|| self.failed("cannot create", folder))?;
+        }
+        self.fs.sync_dir("").context(|| self.failed("cannot sync", ""))
+    }
+
+    /// Removes temporary files that nobody can still be using; says how many and their bytes.
+    pub fn remove_stale_temporaries(&self, really: bool) -> Result<(u64, u64)> {
+        let (mut count, mut bytes) = (0, 0);
+        let now = self.fs.now().context(|| self.failed("cannot ask the time of", "tmp"))?;
+        for entry in self.fs.list("tmp").context(|| self.failed("cannot list", "tmp"))? {
+            if now.saturating_sub(entry.modified) < TEMPORARY_AGE_MAX {
+                continue;
+            }
+            if really {
+                self.unlink(&format!("tmp/{}", entry.name))?;
+            }
+            count += 1;
+            bytes += entry.len;
+        }
+        Ok((count, bytes))
+    }
+
+    fn failed(&self, what: &str, path: &str) -> String {
+        format!("{what} {}/{path}", self.place)
+    }
+
+    fn unlink(&self, path: &str) -> Result<()> {
+        match self.fs.unlink(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io(self.failed("cannot remove", path), error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes a temporary file, synced if asked, and hands it to `place`; then it is gone again.
+    fn through_temporary(
+        &self,
+        bytes: &[u8],
+        durable: bool,
+        place: impl FnOnce(&str) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let number = self.counter.fetch_add(1, Ordering::Relaxed);
+        let temporary = format!("tmp/{}-{number}", self.tag);
+        let placed = self
+            .fs
+            .write_new(&temporary, &[bytes])
+            .and_then(|()| if durable { self.fs.sync_file(&temporary) } else { Ok(()) })
+            .and_then(|()| place(&temporary));
+        // After a rename there is nothing to remove; after a crash, garbage collection does it.
+        let _ = self.fs.unlink(&temporary);
+        placed
+    }
+}
+
+fn folder_of(name: &str) -> &str {
+    name.rsplit_once('/').map_or("", |(folder, _)| folder)
+}
+
+fn pack_folder(name: PackName) -> String {
+    format!("packs/{:02x}", name.session.0 >> 56)
+}
+
+fn pack_path(name: PackName) -> String {
+    format!("{}/{name}", pack_folder(name))
+}
+
+impl Store for DirStore {
+    fn put(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
+        let path = pack_path(name);
+        let done = match self.fs.write_new(&path, pieces) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.fs.make_dir(&pack_folder(name)).and_then(|_| self.fs.write_new(&path, pieces))
+            }
+            done => done,
+        };
+        done.context(|| self.failed("cannot write pack", &path))
+    }
+
+    fn sync(&self, names: &[PackName]) -> Result<()> {
+        let mut folders = std::collections::BTreeSet::new();
+        for &name in names {
+            let path = pack_path(name);
+            self.fs.sync_file(&path).context(|| self.failed("cannot sync pack", &path))?;
+            folders.insert(pack_folder(name));
+        }
+        if folders.is_empty() {
+            return Ok(());
+        }
+        folders.insert("packs".to_owned());
+        for folder in folders {
+            self.fs.sync_dir(&folder).context(|| self.failed("cannot sync", &folder))?;
+        }
+        Ok(())
+    }
+
+    fn length(&self, name: PackName) -> Result<u64> {
+        let path = pack_path(name);
+        self.fs.len(&path).context(|| self.failed("cannot find pack", &path))
+    }
+
+    fn read(&self, name: PackName, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let path = pack_path(name);
+        match self.fs.read_at(&path, offset, buffer) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(Error::corrupt(format!("{} is cut short", self.failed("pack", &path))))
+            }
+            // Offsets beyond what the system can address lie beyond any end.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                Err(Error::corrupt(format!("{} is cut short", self.failed("pack", &path))))
+            }
+            done => done.context(|| self.failed("cannot read pack", &path)),
+        }
+    }
+
+    fn list(&self, each: &mut dyn FnMut(PackName, u64)) -> Result<()> {
+        for folder in self.fs.list_dirs("packs").context(|| self.failed("cannot list", "packs"))? {
+            let folder = format!("packs/{folder}");
+            for entry in self.fs.list(&folder).context(|| self.failed("cannot list", &folder))? {
+                if let Ok(name) = entry.name.parse::<PackName>()
+                    && pack_folder(name) == folder
+                {
+                    each(name, entry.len);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&self, names: &[PackName]) -> Result<()> {
+        names.iter().try_for_each(|&name| self.unlink(&pack_path(name)))
+    }
+}
+
+impl Objects for DirStore {
+    fn create(&self, name: &str, bytes: &[u8], durable: bool) -> Result<bool> {
+        let linked = self.through_temporary(bytes, durable, |temporary| self.fs.link(temporary, name));
+        let created = match linked {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // The answer to a link that succeeded may have been lost, and the link tried again: read back.
+                self.get(name)?.as_deref() == Some(bytes)
+            }
+            Err(error) => return Err(Error::io(self.failed("cannot create", name), error)),
+        };
+        if created && durable {
+            self.sync_folder(folder_of(name))?;
+        }
+        Ok(created)
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8], durable: bool) -> Result<()> {
+        self.through_temporary(bytes, durable, |temporary| self.fs.rename(temporary, name))
+            .context(|| self.failed("cannot write", name))?;
+        if durable { self.sync_folder(folder_of(name)) } else { Ok(()) }
+    }
+
+    fn get(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        match self.fs.read(name) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io(self.failed("cannot read", name), error)),
+        }
+    }
+
+    fn names(&self, folder: &str) -> Result<Vec<String>> {
+        let entries = self.fs.list(folder).context(|| self.failed("cannot list", folder))?;
+        Ok(entries.into_iter().map(|entry| entry.name).collect())
+    }
+
+    fn delete(&self, names: &[String]) -> Result<()> {
+        names.iter().try_for_each(|name| self.unlink(name))
+    }
+
+    fn sync_folder(&self, folder: &str) -> Result<()> {
+        self.fs.sync_dir(folder).context(|| self.failed("cannot sync", folder))
+    }
+
+    fn ages(&self, folder: &str) -> Result<Vec<(String, Duration)>> {
+        let now = self.fs.now().context(|| self.failed("cannot ask the time of", folder))?;
+        let entries = self.fs.list(folder).context(|| self.failed("cannot list", folder))?;
+        Ok(entries.into_iter().map(|e| (e.name, now.saturating_sub(e.modified))).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(root: &Path) -> DirStore {
+        let store = DirStore::open(root, "test".into());
+        store.prepare().unwrap();
+        store
+    }
+
+    #[test]
+    fn passes_the_conformance_suite() {
+        let dir = tempfile::tempdir().unwrap();
+        stdchk_store::conformance::store(&store(dir.path()));
+        let dir = tempfile::tempdir().unwrap();
+        stdchk_store::conformance::objects(&store(dir.path()));
+        assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0, "nothing is left behind");
+    }
+
+    #[test]
+    fn strangers_among_the_packs_are_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(dir.path());
+        std::fs::create_dir_all(dir.path().join("packs/00/deep")).unwrap();
+        std::fs::write(dir.path().join("packs/00/README"), b"x").unwrap();
+        std::fs::write(dir.path().join("packs/ff00000000000000000000000000000000"), b"x").unwrap();
+        store.list(&mut |name, _| panic!("{name}")).unwrap();
+    }
+}

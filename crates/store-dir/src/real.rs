@@ -1,0 +1,153 @@
+//! The file system of the operating system.
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IoSlice, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use crate::fs::{Entry, Fs};
+
+/// Files kept open for reading.
+const OPEN_MAX: usize = 64;
+
+/// Files below a directory.
+pub struct RealFs {
+    root: PathBuf,
+    open: Mutex<VecDeque<(String, Arc<File>)>>,
+}
+
+impl RealFs {
+    /// The files below `root`.
+    pub fn new(root: &Path) -> RealFs {
+        RealFs { root: root.to_owned(), open: Mutex::new(VecDeque::new()) }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    fn opened(&self, path: &str) -> io::Result<Arc<File>> {
+        let mut open = self.open.lock().expect("no holder of this lock panics");
+        if let Some(at) = open.iter().position(|(name, _)| name == path) {
+            let found = open.remove(at).expect("position is in range");
+            open.push_front(found);
+        } else {
+            open.push_front((path.to_owned(), Arc::new(File::open(self.path(path))?)));
+            open.truncate(OPEN_MAX);
+        }
+        Ok(open[0].1.clone())
+    }
+
+    fn forget(&self, path: &str) {
+        self.open.lock().expect("no holder of this lock panics").retain(|(name, _)| name != path);
+    }
+}
+
+fn since_1970(time: SystemTime) -> Duration {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+fn write_pieces(file: &mut File, pieces: &[&[u8]]) -> io::Result<()> {
+    let mut slices: Vec<IoSlice> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+    let mut rest = &mut slices[..];
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        match file.write_vectored(&rest[..rest.len().min(1024)]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut rest, written),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+impl Fs for RealFs {
+    fn write_new(&self, path: &str, pieces: &[&[u8]]) -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create_new(true).open(self.path(path))?;
+        write_pieces(&mut file, pieces)
+    }
+
+    fn sync_file(&self, path: &str) -> io::Result<()> {
+        File::open(self.path(path))?.sync_data()
+    }
+
+    fn sync_dir(&self, path: &str) -> io::Result<()> {
+        match File::open(self.path(path))?.sync_all() {
+            // Some network and FUSE file systems know no fsync of directories; their entries are synchronous.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            done => done,
+        }
+    }
+
+    fn make_dir(&self, path: &str) -> io::Result<bool> {
+        match fs::create_dir(self.path(path)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn link(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::hard_link(self.path(from), self.path(to))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path(from), self.path(to))
+    }
+
+    fn unlink(&self, path: &str) -> io::Result<()> {
+        self.forget(path);
+        fs::remove_file(self.path(path))
+    }
+
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        fs::read(self.path(path))
+    }
+
+    fn read_at(&self, path: &str, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.opened(path)?.read_exact_at(buffer, offset)
+    }
+
+    fn len(&self, path: &str) -> io::Result<u64> {
+        let metadata = fs::metadata(self.path(path))?;
+        if metadata.is_file() { Ok(metadata.len()) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(self.path(path))? {
+            let entry = entry?;
+            // What vanishes while it is listed is as good as gone.
+            let (Ok(metadata), Ok(name)) = (entry.metadata(), entry.file_name().into_string()) else {
+                continue;
+            };
+            if metadata.is_file() {
+                entries.push(Entry { name, len: metadata.len(), modified: since_1970(metadata.modified()?) });
+            }
+        }
+        Ok(entries)
+    }
+
+    /// A server's clock may differ from this machine's, so a file of ours is touched and asked.
+    fn now(&self) -> io::Result<Duration> {
+        let path = self.path(&format!("tmp/clock-{}", std::process::id()));
+        let asked = File::create(&path).and_then(|file| file.metadata()?.modified());
+        let _ = fs::remove_file(&path);
+        Ok(since_1970(asked.unwrap_or_else(|_| SystemTime::now())))
+    }
+
+    fn list_dirs(&self, path: &str) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.path(path))? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                names.extend(entry.file_name().into_string().ok());
+            }
+        }
+        Ok(names)
+    }
+}

@@ -1,0 +1,61 @@
+//! The contracts of storage: [`Store`] for packs, [`Objects`] for the small named objects of a catalog.
+//!
+//! Both are small, take batches where it matters, and block; an adapter owns its own concurrency. Every
+//! implementation and every wrapper runs the same [`conformance`] suite.
+#![forbid(unsafe_code)]
+
+pub mod conformance;
+mod memory;
+
+pub use memory::MemoryStore;
+
+use std::time::Duration;
+
+use stdchk_object::{PackName, Result};
+
+/// A place for packs. A pack is written once, whole, under a name that is never used again.
+pub trait Store: Send + Sync {
+    /// Writes a new pack made of `pieces`. Fails with [`Kind::Exists`](stdchk_object::Kind::Exists) if the
+    /// name is taken. After any other failure the name may be there, torn; nothing refers to it.
+    fn put(&self, name: PackName, pieces: &[&[u8]]) -> Result<()>;
+
+    /// Makes packs durable: when it returns, their bytes and their names survive a power cut.
+    fn sync(&self, names: &[PackName]) -> Result<()>;
+
+    /// The length of a pack in bytes.
+    fn length(&self, name: PackName) -> Result<u64>;
+
+    /// Fills `buffer` with the pack's bytes from `offset` on. A pack that ends before is corrupt.
+    fn read(&self, name: PackName, offset: u64, buffer: &mut [u8]) -> Result<()>;
+
+    /// Calls `each` with every pack and its length. What comes and goes meanwhile may be missed.
+    fn list(&self, each: &mut dyn FnMut(PackName, u64)) -> Result<()>;
+
+    /// Removes packs; those that are not there are passed over.
+    fn remove(&self, names: &[PackName]) -> Result<()>;
+}
+
+/// A place for small objects with names like `log/0000000000000001`: one folder, one name.
+pub trait Objects: Send + Sync {
+    /// Creates an object unless it exists; says whether it did. Exactly one of several that try succeeds.
+    /// An object is never visible in part. If `durable`, object and name survive a power cut on return.
+    fn create(&self, name: &str, bytes: &[u8], durable: bool) -> Result<bool>;
+
+    /// Creates or replaces an object; readers see the old or the new one, never a mixture.
+    fn replace(&self, name: &str, bytes: &[u8], durable: bool) -> Result<()>;
+
+    /// The bytes of an object, or `None` if it is not there.
+    fn get(&self, name: &str) -> Result<Option<Vec<u8>>>;
+
+    /// The names in a folder, without the folder, in any order. May lag behind what others do.
+    fn names(&self, folder: &str) -> Result<Vec<String>>;
+
+    /// Removes objects; those that are not there are passed over.
+    fn delete(&self, names: &[String]) -> Result<()>;
+
+    /// Makes all names in a folder durable.
+    fn sync_folder(&self, folder: &str) -> Result<()>;
+
+    /// Time since each object of a folder was written last, by the store's own clock.
+    fn ages(&self, folder: &str) -> Result<Vec<(String, Duration)>>;
+}
