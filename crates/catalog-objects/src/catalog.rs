@@ -1,0 +1,188 @@
+//! The catalog over objects.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime};
+
+use stdchk_catalog::{Catalog, Decide, Op, Record, State};
+use stdchk_object::{Error, Kind, Result, SessionId};
+use stdchk_store::Objects;
+
+use crate::log::{self, RECORDS_KEPT, SNAPSHOT_EVERY, record_name};
+
+/// How often an append is tried again because others were faster.
+const RETRIES_MAX: u32 = 10_000;
+
+/// A catalog kept as objects.
+pub struct ObjectCatalog {
+    objects: Arc<dyn Objects>,
+    state: Mutex<Arc<State>>,
+}
+
+impl ObjectCatalog {
+    /// The catalog among `objects`; none there is an empty one.
+    pub fn new(objects: Arc<dyn Objects>) -> ObjectCatalog {
+        ObjectCatalog { objects, state: Mutex::new(Arc::new(State::default())) }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Arc<State>> {
+        // A panic elsewhere leaves a state that was valid: it only ever changes by whole records.
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Reads the state from nothing, for `verify`: what is in memory proves nothing about what is stored.
+    pub fn reread(&self) -> Result<State> {
+        let mut state = State::default();
+        log::catch_up(&*self.objects, &mut state)?;
+        Ok(state)
+    }
+
+    /// Whether record `number`, just created, is really in the log: if the mark has moved far beyond it, it may
+    /// have been put where trimmed records had been.
+    fn is_in_log(&self, number: u64) -> Result<bool> {
+        let mark = log::read_mark(&*self.objects).unwrap_or(0);
+        Ok(mark < number.saturating_add(RECORDS_KEPT))
+    }
+}
+
+impl Catalog for ObjectCatalog {
+    fn state(&self) -> Result<Arc<State>> {
+        let mut state = self.locked();
+        log::catch_up(&*self.objects, Arc::make_mut(&mut state))?;
+        Ok(state.clone())
+    }
+
+    fn append(&self, durable: bool, decide: &mut Decide) -> Result<Arc<State>> {
+        let mut state = self.locked();
+        for retry in 0..RETRIES_MAX {
+            log::catch_up(&*self.objects, Arc::make_mut(&mut state))?;
+            let ops = decide(&state)?;
+            if ops.is_empty() {
+                return Ok(state.clone());
+            }
+            ops.iter().try_for_each(|op| state.check(op))?;
+            let record = make_record(state.number() + 1, ops)?;
+            let name = record_name(record.number);
+            if !self.objects.create(&name, &record.encode(), durable)? {
+                pause(retry)?;
+                continue;
+            }
+            if !self.is_in_log(record.number)? {
+                self.objects.delete(&[name])?;
+                continue;
+            }
+            Arc::make_mut(&mut state).apply(&record)?;
+            if record.number.is_multiple_of(SNAPSHOT_EVERY) {
+                // The record stands whatever becomes of the snapshot; the next one gets another chance.
+                if let Err(error) = log::snapshot(&*self.objects, &state) {
+                    tracing::warn!("the catalog's snapshot {} was not made: {error}", record.number);
+                }
+            }
+            return Ok(state.clone());
+        }
+        Err(Error::new(Kind::Conflict, "others were faster too many times; try again"))
+    }
+
+    fn beat(&self, session: SessionId) -> Result<()> {
+        self.objects.replace(&format!("beats/{session}"), b"", false)
+    }
+
+    fn beat_ages(&self) -> Result<BTreeMap<SessionId, Duration>> {
+        let ages = self.objects.ages("beats")?;
+        Ok(ages.into_iter().filter_map(|(name, age)| Some((name.parse().ok()?, age))).collect())
+    }
+
+    fn forget_beats(&self, sessions: &[SessionId]) -> Result<()> {
+        let names: Vec<String> = sessions.iter().map(|session| format!("beats/{session}")).collect();
+        self.objects.delete(&names)
+    }
+}
+
+fn make_record(number: u64, ops: Vec<Op>) -> Result<Record> {
+    Ok(Record { number, nonce: random()?, time_ns: now_ns(), ops })
+}
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => Ok(bytes),
+        Err(error) => Err(Error::new(Kind::Io, format!("the system gives no random numbers: {error}"))),
+    }
+}
+
+fn now_ns() -> i64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64)
+}
+
+/// Waits a little, a random while that grows, so that many who lost the same race do not meet again.
+fn pause(retry: u32) -> Result<()> {
+    let [dice] = random::<1>()?;
+    let limit_us = 50u64 << retry.min(7);
+    std::thread::sleep(Duration::from_micros(limit_us * u64::from(dice) / 256));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stdchk_catalog::conformance;
+    use stdchk_store::MemoryStore;
+    use stdchk_store_dir::DirStore;
+
+    #[test]
+    fn passes_the_conformance_suite() {
+        let objects = Arc::new(MemoryStore::new());
+        conformance::catalog(&ObjectCatalog::new(objects.clone()));
+        // A second handle reads the same.
+        assert_eq!(ObjectCatalog::new(objects.clone()).state().unwrap().commits(), 3);
+    }
+
+    #[test]
+    fn many_at_once_make_one_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let handles: Vec<ObjectCatalog> = (0..6)
+            .map(|i| {
+                let store = DirStore::open(dir.path(), format!("test{i}"));
+                store.prepare().unwrap();
+                ObjectCatalog::new(Arc::new(store))
+            })
+            .collect();
+        let handles: Vec<&dyn Catalog> = handles.iter().map(|handle| handle as &dyn Catalog).collect();
+        conformance::at_once(&handles, 150);
+        let left = std::fs::read_dir(dir.path().join("snapshots")).unwrap().count();
+        assert!((1..=3).contains(&left), "{left} snapshots");
+    }
+
+    #[test]
+    fn a_late_writer_does_not_slip_into_trimmed_records() {
+        let objects = Arc::new(MemoryStore::new());
+        let late = ObjectCatalog::new(objects.clone());
+        late.state().unwrap();
+        let busy = ObjectCatalog::new(objects.clone());
+        for i in 0..1400u64 {
+            busy.append(true, &mut |_| Ok(vec![conformance::writer(i, 1)])).unwrap();
+            busy.append(true, &mut |_| Ok(vec![Op::End(SessionId(i))])).unwrap();
+        }
+        assert!(objects.get(&record_name(1)).unwrap().is_none(), "the first records were trimmed");
+        // `late` believes in an empty log, and record 1 is free.
+        late.append(true, &mut |_| Ok(vec![conformance::writer(9999, 1)])).unwrap();
+        let state = busy.state().unwrap();
+        assert_eq!(state.number(), 2801);
+        assert!(state.sessions().contains_key(&SessionId(9999)));
+    }
+
+    #[test]
+    fn a_damaged_mark_or_snapshot_is_survived() {
+        let objects = Arc::new(MemoryStore::new());
+        let catalog = ObjectCatalog::new(objects.clone());
+        for i in 0..300u64 {
+            catalog.append(true, &mut |_| Ok(vec![conformance::writer(i, 1)])).unwrap();
+            catalog.append(true, &mut |_| Ok(vec![Op::End(SessionId(i))])).unwrap();
+        }
+        let whole = catalog.state().unwrap();
+        objects.replace("mark", b"rubbish", true).unwrap();
+        assert_eq!(*ObjectCatalog::new(objects.clone()).state().unwrap(), *whole);
+        objects.replace("snapshots/0000000000000512", b"rubbish", true).unwrap();
+        assert_eq!(*ObjectCatalog::new(objects).state().unwrap(), *whole);
+    }
+}

@@ -1,0 +1,127 @@
+//! Reading, extending and trimming the log.
+
+use stdchk_catalog::{Record, State};
+use stdchk_object::envelope::{Sort, open, seal};
+use stdchk_object::error::Context;
+use stdchk_object::wire::{Reader, Writer};
+use stdchk_object::{Error, Kind, Result};
+use stdchk_store::Objects;
+
+/// A snapshot is made at every multiple of this.
+pub const SNAPSHOT_EVERY: u64 = 256;
+/// Records that stay before a snapshot, so that writers who are late collide rather than slip in.
+pub const RECORDS_KEPT: u64 = 1024;
+/// Snapshots that stay besides the newest.
+const SNAPSHOTS_KEPT: u64 = 1;
+/// How often a state is read again because it was trimmed away meanwhile.
+const RETRIES_MAX: u32 = 100;
+
+pub fn record_name(number: u64) -> String {
+    format!("log/{number:016}")
+}
+
+fn snapshot_name(number: u64) -> String {
+    format!("snapshots/{number:016}")
+}
+
+pub fn read_mark(objects: &dyn Objects) -> Result<u64> {
+    let Some(bytes) = objects.get("mark")? else { return Ok(0) };
+    let parse = || -> Result<u64> {
+        let mut reader = Reader::new(open(Sort::Mark, &bytes)?, "mark");
+        let number = reader.varint()?;
+        reader.finish()?;
+        Ok(number)
+    };
+    parse().context(|| "the file 'mark' of the catalog is damaged".to_owned())
+}
+
+/// The newest state, going on from `from` where that helps.
+pub fn catch_up(objects: &dyn Objects, from: &mut State) -> Result<()> {
+    for _ in 0..RETRIES_MAX {
+        let mark = newest_snapshot_hint(objects, from)?;
+        if mark > from.number() && !jump(objects, mark, from)? {
+            continue;
+        }
+        while let Some(bytes) = objects.get(&record_name(from.number() + 1))? {
+            let number = from.number() + 1;
+            let record = Record::decode(number, &bytes)
+                .context(|| format!("log record {number} cannot be read; run 'stdchk verify'"))?;
+            from.apply(&record)?;
+        }
+        if newest_snapshot_hint(objects, from)? <= from.number() {
+            return Ok(());
+        }
+    }
+    Err(Error::new(Kind::Conflict, "the catalog changes faster than it can be read"))
+}
+
+/// What the mark says; where it is damaged, what a listing finds: the mark is only a pointer.
+fn newest_snapshot_hint(objects: &dyn Objects, from: &State) -> Result<u64> {
+    match read_mark(objects) {
+        Err(error) if error.kind() == Kind::Corrupt => {
+            tracing::warn!("{error}; looking for the newest snapshot by listing");
+            let names = objects.names("snapshots")?;
+            let newest = names.iter().filter_map(|name| name.parse().ok()).max();
+            Ok(newest.unwrap_or(0).max(from.number()))
+        }
+        mark => mark,
+    }
+}
+
+/// Replaces the state by the snapshot; says `false` if that is gone.
+fn jump(objects: &dyn Objects, number: u64, state: &mut State) -> Result<bool> {
+    let Some(bytes) = objects.get(&snapshot_name(number))? else { return Ok(false) };
+    match State::decode(number, &bytes) {
+        Ok(read) => *state = read,
+        // The records before a snapshot stay for a while, and the snapshot before it too: go on from there.
+        Err(error) if error.kind() == Kind::Corrupt && number > SNAPSHOT_EVERY => {
+            tracing::warn!("snapshot {number} cannot be read ({error}); going on from the one before");
+            let before = number - SNAPSHOT_EVERY;
+            let Some(bytes) = objects.get(&snapshot_name(before))? else { return Err(error) };
+            *state = State::decode(before, &bytes)?;
+            replay_to(objects, number, state)?;
+        }
+        Err(error) if error.kind() == Kind::Corrupt => {
+            tracing::warn!("snapshot {number} cannot be read ({error}); going on from the first record");
+            *state = State::default();
+            replay_to(objects, number, state).map_err(|_| error)?;
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(true)
+}
+
+fn replay_to(objects: &dyn Objects, number: u64, state: &mut State) -> Result<()> {
+    while state.number() < number {
+        let next = state.number() + 1;
+        let bytes = objects.get(&record_name(next))?;
+        let bytes = bytes.ok_or_else(|| Error::corrupt(format!("log record {next} is missing")))?;
+        state.apply(&Record::decode(next, &bytes)?)?;
+    }
+    Ok(())
+}
+
+/// Makes the snapshot of `state`, moves the mark to it, and trims what lies far behind.
+pub fn snapshot(objects: &dyn Objects, state: &State) -> Result<()> {
+    let number = state.number();
+    // What the snapshot stands for must not be less durable than itself.
+    objects.sync_folder("log")?;
+    objects.create(&snapshot_name(number), &state.encode(), true)?;
+    if read_mark(objects).unwrap_or(0) < number {
+        let mut body = Writer::new();
+        body.varint(number);
+        objects.replace("mark", &seal(Sort::Mark, &body.into_bytes()), true)?;
+    }
+    trim(objects, number)
+}
+
+fn trim(objects: &dyn Objects, snapshot: u64) -> Result<()> {
+    let older = |names: Vec<String>, limit: u64| {
+        names.into_iter().filter(move |name| name.parse::<u64>().is_ok_and(|number| number < limit))
+    };
+    let records = older(objects.names("log")?, (snapshot + 1).saturating_sub(RECORDS_KEPT));
+    objects.delete(&records.map(|name| format!("log/{name}")).collect::<Vec<_>>())?;
+    let snapshots =
+        older(objects.names("snapshots")?, snapshot.saturating_sub(SNAPSHOTS_KEPT * SNAPSHOT_EVERY));
+    objects.delete(&snapshots.map(|name| format!("snapshots/{name}")).collect::<Vec<_>>())
+}

@@ -1,0 +1,46 @@
+//! The catalog: which checkpoints exist, who is writing, what may be removed.
+//!
+//! It is one ordered log of [`Record`]s. A record is made only against the state that all records before it
+//! lead to, so every decision is made once, in one order, for everybody. `docs/COMMIT.md` states the protocol;
+//! [`State`] is its arithmetic, pure, and the model checker in `tests/model.rs` drives that very code.
+#![forbid(unsafe_code)]
+
+pub mod conformance;
+pub mod op;
+pub mod policy;
+mod record;
+mod state;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stdchk_object::{Result, SessionId};
+
+pub use op::{CheckpointEntry, ChunkRange, Durability, Op, Owner, PartEntry, SessionEntry, SessionKind};
+pub use policy::Policy;
+pub use record::Record;
+pub use state::{App, OpenSession, State};
+
+/// Decides what to append, given the newest state. It may be called again when others were faster.
+pub type Decide<'a> = dyn FnMut(&State) -> Result<Vec<Op>> + 'a;
+
+/// The names of everything, in one order for everybody.
+pub trait Catalog: Send + Sync {
+    /// The newest state.
+    fn state(&self) -> Result<Arc<State>>;
+
+    /// Appends one record with the operations that `decide` returns, validated against the very state that
+    /// it was given; if another record came first, `decide` is asked again. No operations: nothing is
+    /// appended. If `durable`, the record and all before it survive a power cut on return.
+    fn append(&self, durable: bool, decide: &mut Decide) -> Result<Arc<State>>;
+
+    /// Says that a session is alive.
+    fn beat(&self, session: SessionId) -> Result<()>;
+
+    /// How long ago each session was last said to be alive, by the catalog's own clock. Only a suggestion.
+    fn beat_ages(&self) -> Result<BTreeMap<SessionId, Duration>>;
+
+    /// Forgets the heartbeats of sessions that have ended.
+    fn forget_beats(&self, sessions: &[SessionId]) -> Result<()>;
+}

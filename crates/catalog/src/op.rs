@@ -1,0 +1,420 @@
+//! Operations: what a record can do, one encode and one decode side by side.
+
+use stdchk_object::member::Tally;
+use stdchk_object::wire::{Reader, Writer};
+use stdchk_object::{AppName, CheckpointId, Error, Kind, Locator, PackName, Result, SessionId};
+
+use crate::Policy;
+
+/// How much a commit survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Durability {
+    /// In memory here: survives the process.
+    Staged = 0,
+    /// Synced here: survives a power cut.
+    Local = 1,
+}
+
+impl Durability {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Durability::Staged => "staged",
+            Durability::Local => "local",
+        }
+    }
+}
+
+/// The process behind a session, so that its death can be proven on the same machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// The machine's name, for people.
+    pub host: String,
+    /// Identifies one boot of one machine.
+    pub boot: [u8; 16],
+    /// The process, or 0 where a session outlives its process (shell scripts).
+    pub pid: u32,
+    /// When the process started, in the kernel's ticks since boot.
+    pub pid_start: u64,
+}
+
+/// What a session may do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum SessionKind {
+    /// It only keeps what it reads from being removed.
+    Reader,
+    /// It works for nobody's checkpoint: compaction, repair.
+    Upkeep,
+    /// It saves a checkpoint of this application and step.
+    Writer {
+        /// The application.
+        app: AppName,
+        /// The step.
+        step: u64,
+        /// How many parts there must be at the commit, where that was declared.
+        parts: Option<u32>,
+    },
+}
+
+/// A session as it is opened.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SessionEntry {
+    /// Its id.
+    pub id: SessionId,
+    /// What it may do.
+    pub kind: SessionKind,
+    /// Who.
+    pub owner: Owner,
+    /// How long it may be silent before it is suspected, in milliseconds.
+    pub lease_ms: u64,
+}
+
+/// A part that was added to a session.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PartEntry {
+    /// Where its head lies.
+    pub head: Locator,
+    /// The rank that added it.
+    pub rank: u32,
+    /// Whether it was synced.
+    pub durability: Durability,
+}
+
+/// A checkpoint in the catalog.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CheckpointEntry {
+    /// The application.
+    pub app: AppName,
+    /// The step.
+    pub step: u64,
+    /// Given by the catalog when it is committed; 0 before.
+    pub generation: u32,
+    /// Place in commit order; given by the catalog, 0 before.
+    pub sequence: u64,
+    /// Where the manifest lies.
+    pub manifest: Locator,
+    /// When, in nanoseconds since 1970.
+    pub created_ns: i64,
+    /// What it survives.
+    pub durability: Durability,
+    /// The boot that committed it: a staged one is doubtful in any other.
+    pub boot: [u8; 16],
+    /// How many members.
+    pub member_count: u64,
+    /// Sum of their lengths.
+    pub bytes: u64,
+    /// What became of their bytes.
+    pub tally: TallyEntry,
+    /// Bytes of packs that this save wrote, metadata included.
+    pub written: u64,
+}
+
+/// [`Tally`] with the derives that a state needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub struct TallyEntry {
+    pub new: u64,
+    pub shared: u64,
+    pub zero: u64,
+    pub stored: u64,
+}
+
+impl From<Tally> for TallyEntry {
+    fn from(t: Tally) -> TallyEntry {
+        TallyEntry { new: t.new, shared: t.shared, zero: t.zero, stored: t.stored }
+    }
+}
+
+impl From<TallyEntry> for Tally {
+    fn from(t: TallyEntry) -> Tally {
+        Tally { new: t.new, shared: t.shared, zero: t.zero, stored: t.stored }
+    }
+}
+
+impl CheckpointEntry {
+    /// Its identity.
+    pub fn id(&self) -> CheckpointId {
+        CheckpointId { app: self.app.clone(), step: self.step, generation: self.generation }
+    }
+}
+
+/// Chunks `from..to` of a pack.
+pub type ChunkRange = (u32, u32);
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// A session begins.
+    Open(SessionEntry),
+    /// A session gets a part.
+    AddPart(SessionId, PartEntry),
+    /// A session ends in a checkpoint; the packs listed were condemned after it began and are referred to again.
+    Commit(SessionId, Box<CheckpointEntry>, Vec<PackName>),
+    /// A session ends with nothing.
+    End(SessionId),
+    /// A session is ended by somebody else.
+    Fence(SessionId),
+    /// Checkpoints are dropped.
+    Drop(Vec<CheckpointId>),
+    /// An application gets a policy.
+    SetPolicy(AppName, Policy),
+    /// Packs that nothing refers to may not be referred to any more.
+    Condemn(Vec<PackName>),
+    /// The files of condemned packs are gone.
+    Swept(Vec<PackName>),
+    /// An upkeep session ends in new places for the chunks of old packs.
+    Forward(SessionId, Vec<(PackName, Locator)>),
+    /// Forwards that no checkpoint needs any more.
+    Unforward(Vec<PackName>),
+    /// Chunks were found damaged.
+    Damage(PackName, Vec<ChunkRange>),
+    /// A pack is whole again, or gone.
+    Heal(Vec<PackName>),
+}
+
+impl Op {
+    fn tag(&self) -> u8 {
+        match self {
+            Op::Open(..) => 1,
+            Op::AddPart(..) => 2,
+            Op::Commit(..) => 3,
+            Op::End(..) => 4,
+            Op::Fence(..) => 5,
+            Op::Drop(..) => 6,
+            Op::SetPolicy(..) => 7,
+            Op::Condemn(..) => 8,
+            Op::Swept(..) => 9,
+            Op::Forward(..) => 10,
+            Op::Unforward(..) => 11,
+            Op::Damage(..) => 12,
+            Op::Heal(..) => 13,
+        }
+    }
+
+    /// Writes the operation: tag, length, fields.
+    pub fn encode(&self, out: &mut Writer) {
+        let mut body = Writer::new();
+        match self {
+            Op::Open(entry) => entry.encode(&mut body),
+            Op::AddPart(session, part) => {
+                body.u64(session.0);
+                part.encode(&mut body);
+            }
+            Op::Commit(session, checkpoint, revived) => {
+                body.u64(session.0);
+                checkpoint.encode(&mut body);
+                encode_packs(revived, &mut body);
+            }
+            Op::End(session) | Op::Fence(session) => body.u64(session.0),
+            Op::Drop(ids) => {
+                body.varint(ids.len() as u64);
+                for id in ids {
+                    body.string(id.app.as_str());
+                    body.varint(id.step);
+                    body.varint(u64::from(id.generation));
+                }
+            }
+            Op::SetPolicy(app, policy) => {
+                body.string(app.as_str());
+                policy.encode(&mut body);
+            }
+            Op::Condemn(packs) | Op::Swept(packs) | Op::Unforward(packs) | Op::Heal(packs) => {
+                encode_packs(packs, &mut body)
+            }
+            Op::Forward(session, tables) => {
+                body.u64(session.0);
+                body.varint(tables.len() as u64);
+                for (old, table) in tables {
+                    body.raw(&old.to_bytes());
+                    table.encode(&mut body);
+                }
+            }
+            Op::Damage(pack, ranges) => {
+                body.raw(&pack.to_bytes());
+                encode_ranges(ranges, &mut body);
+            }
+        }
+        out.u8(self.tag());
+        out.bytes(&body.into_bytes());
+    }
+
+    /// Reads an operation.
+    pub fn decode(reader: &mut Reader) -> Result<Op> {
+        let tag = reader.u8()?;
+        let mut body = Reader::new(reader.bytes()?, "operation");
+        let r = &mut body;
+        let op = match tag {
+            1 => Op::Open(SessionEntry::decode(r)?),
+            2 => Op::AddPart(SessionId(r.u64()?), PartEntry::decode(r)?),
+            3 => Op::Commit(SessionId(r.u64()?), Box::new(CheckpointEntry::decode(r)?), decode_packs(r)?),
+            4 => Op::End(SessionId(r.u64()?)),
+            5 => Op::Fence(SessionId(r.u64()?)),
+            6 => Op::Drop(decode_ids(r)?),
+            7 => Op::SetPolicy(AppName::decode(r)?, Policy::decode(r)?),
+            8 => Op::Condemn(decode_packs(r)?),
+            9 => Op::Swept(decode_packs(r)?),
+            10 => Op::Forward(SessionId(r.u64()?), decode_tables(r)?),
+            11 => Op::Unforward(decode_packs(r)?),
+            12 => Op::Damage(PackName::decode(r)?, decode_ranges(r)?),
+            13 => Op::Heal(decode_packs(r)?),
+            other => {
+                let text = format!("the log holds an operation {other} that this program does not know");
+                return Err(Error::new(Kind::Unsupported, text));
+            }
+        };
+        body.finish()?;
+        Ok(op)
+    }
+}
+
+impl Owner {
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        out.string(&self.host);
+        out.raw(&self.boot);
+        out.u32(self.pid);
+        out.varint(self.pid_start);
+    }
+
+    pub(crate) fn decode(reader: &mut Reader) -> Result<Owner> {
+        Ok(Owner {
+            host: reader.string()?.to_owned(),
+            boot: reader.array()?,
+            pid: reader.u32()?,
+            pid_start: reader.varint()?,
+        })
+    }
+}
+
+impl SessionEntry {
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        out.u64(self.id.0);
+        self.owner.encode(out);
+        out.varint(self.lease_ms);
+        match &self.kind {
+            SessionKind::Reader => out.u8(0),
+            SessionKind::Upkeep => out.u8(1),
+            SessionKind::Writer { app, step, parts } => {
+                out.u8(2);
+                out.string(app.as_str());
+                out.varint(*step);
+                out.varint(parts.map_or(0, |count| u64::from(count) + 1));
+            }
+        }
+    }
+
+    pub(crate) fn decode(reader: &mut Reader) -> Result<SessionEntry> {
+        let id = SessionId(reader.u64()?);
+        let owner = Owner::decode(reader)?;
+        let lease_ms = reader.varint()?;
+        let kind = match reader.u8()? {
+            0 => SessionKind::Reader,
+            1 => SessionKind::Upkeep,
+            2 => SessionKind::Writer {
+                app: AppName::decode(reader)?,
+                step: reader.varint()?,
+                parts: match reader.bounded(1 << 32, "a number of parts")? {
+                    0 => None,
+                    more => Some((more - 1) as u32),
+                },
+            },
+            _ => return Err(reader.corrupt("unknown kind of session")),
+        };
+        Ok(SessionEntry { id, kind, owner, lease_ms })
+    }
+}
+
+impl PartEntry {
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        self.head.encode(out);
+        out.u32(self.rank);
+        out.u8(self.durability as u8);
+    }
+
+    pub(crate) fn decode(reader: &mut Reader) -> Result<PartEntry> {
+        Ok(PartEntry {
+            head: Locator::decode(reader)?,
+            rank: reader.u32()?,
+            durability: decode_durability(reader)?,
+        })
+    }
+}
+
+impl CheckpointEntry {
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        out.string(self.app.as_str());
+        out.varint(self.step);
+        out.varint(u64::from(self.generation));
+        out.varint(self.sequence);
+        self.manifest.encode(out);
+        out.zigzag(self.created_ns);
+        out.u8(self.durability as u8);
+        out.raw(&self.boot);
+        out.varint(self.member_count);
+        out.varint(self.bytes);
+        Tally::from(self.tally).encode(out);
+        out.varint(self.written);
+    }
+
+    pub(crate) fn decode(reader: &mut Reader) -> Result<CheckpointEntry> {
+        Ok(CheckpointEntry {
+            app: AppName::decode(reader)?,
+            step: reader.varint()?,
+            generation: reader.varint32("a generation")?,
+            sequence: reader.varint()?,
+            manifest: Locator::decode(reader)?,
+            created_ns: reader.zigzag()?,
+            durability: decode_durability(reader)?,
+            boot: reader.array()?,
+            member_count: reader.varint()?,
+            bytes: reader.varint()?,
+            tally: Tally::decode(reader)?.into(),
+            written: reader.varint()?,
+        })
+    }
+}
+
+fn decode_durability(reader: &mut Reader) -> Result<Durability> {
+    match reader.u8()? {
+        0 => Ok(Durability::Staged),
+        1 => Ok(Durability::Local),
+        _ => Err(reader.corrupt("unknown durability")),
+    }
+}
+
+pub(crate) fn encode_packs(packs: &[PackName], out: &mut Writer) {
+    out.varint(packs.len() as u64);
+    packs.iter().for_each(|pack| out.raw(&pack.to_bytes()));
+}
+
+pub(crate) fn decode_packs(reader: &mut Reader) -> Result<Vec<PackName>> {
+    let count = reader.count(PackName::BYTES)?;
+    (0..count).map(|_| PackName::decode(reader)).collect()
+}
+
+pub(crate) fn encode_ranges(ranges: &[ChunkRange], out: &mut Writer) {
+    out.varint(ranges.len() as u64);
+    for &(from, to) in ranges {
+        out.varint(u64::from(from));
+        out.varint(u64::from(to));
+    }
+}
+
+pub(crate) fn decode_ranges(reader: &mut Reader) -> Result<Vec<ChunkRange>> {
+    let count = reader.count(2)?;
+    (0..count).map(|_| Ok((reader.varint32("a chunk index")?, reader.varint32("a chunk index")?))).collect()
+}
+
+fn decode_ids(reader: &mut Reader) -> Result<Vec<CheckpointId>> {
+    let count = reader.count(4)?;
+    let mut id = || -> Result<CheckpointId> {
+        let app = AppName::decode(reader)?;
+        Ok(CheckpointId { app, step: reader.varint()?, generation: reader.varint32("a generation")? })
+    };
+    (0..count).map(|_| id()).collect()
+}
+
+fn decode_tables(reader: &mut Reader) -> Result<Vec<(PackName, Locator)>> {
+    let count = reader.count(PackName::BYTES + Locator::BYTES_MIN)?;
+    (0..count).map(|_| Ok((PackName::decode(reader)?, Locator::decode(reader)?))).collect()
+}

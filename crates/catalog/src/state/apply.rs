@@ -1,0 +1,187 @@
+//! Checking operations against a state, and carrying them out.
+
+use stdchk_object::{Error, Kind, PackName, Result, SessionId};
+
+use super::{App, OpenSession, State};
+use crate::op::{CheckpointEntry, Op, SessionKind};
+use crate::record::Record;
+
+impl State {
+    /// Whether this operation may be the next. The operations of one record are checked one by one against
+    /// the state before the record; whoever puts several into one must know that they do not meet.
+    pub fn check(&self, op: &Op) -> Result<()> {
+        match op {
+            Op::Open(entry) if self.sessions.contains_key(&entry.id) => {
+                Err(Error::new(Kind::Conflict, format!("session {} is open already", entry.id)))
+            }
+            Op::AddPart(session, _) => self.check_writer(*session).map(drop),
+            Op::Commit(session, checkpoint, revived) => self.check_commit(*session, checkpoint, revived),
+            Op::End(session) | Op::Fence(session) | Op::Forward(session, _) => {
+                self.session(*session).map(drop)
+            }
+            Op::Condemn(packs) => self.check_condemn(packs),
+            Op::Swept(packs) => self.check_swept(packs),
+            Op::Open(_)
+            | Op::Drop(_)
+            | Op::SetPolicy(..)
+            | Op::Unforward(_)
+            | Op::Damage(..)
+            | Op::Heal(_) => Ok(()),
+        }
+    }
+
+    /// An open session, or the error that it has ended.
+    pub fn session(&self, id: SessionId) -> Result<&OpenSession> {
+        self.sessions.get(&id).ok_or_else(|| {
+            let text = format!(
+                "session {id} is not open: it was committed, aborted, or fenced because it was silent for too long"
+            );
+            Error::new(Kind::Fenced, text)
+        })
+    }
+
+    fn check_writer(&self, id: SessionId) -> Result<&OpenSession> {
+        let session = self.session(id)?;
+        match session.entry.kind {
+            SessionKind::Writer { .. } => Ok(session),
+            _ => Err(Error::invalid(format!("session {id} does not write a checkpoint"))),
+        }
+    }
+
+    fn check_commit(&self, id: SessionId, checkpoint: &CheckpointEntry, revived: &[PackName]) -> Result<()> {
+        let session = self.check_writer(id)?;
+        let SessionKind::Writer { app, step, parts } = &session.entry.kind else {
+            unreachable!("checked to be a writer")
+        };
+        if (app, *step) != (&checkpoint.app, checkpoint.step) {
+            return Err(Error::invalid(format!("session {id} was begun for {app}@{step}")));
+        }
+        if let Some(declared) = parts
+            && *declared as usize != session.parts.len()
+        {
+            let text = format!(
+                "{declared} parts were declared for {app}@{step}, and {} were added",
+                session.parts.len()
+            );
+            return Err(Error::invalid(text));
+        }
+        for pack in revived {
+            if self.condemned.get(pack).is_some_and(|&at| at <= session.opened_at) {
+                let text = format!("pack {pack} was condemned before session {id} began to refer to it");
+                return Err(Error::new(Kind::Conflict, text));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_condemn(&self, packs: &[PackName]) -> Result<()> {
+        match packs.iter().find(|pack| self.sessions.contains_key(&pack.session)) {
+            Some(pack) => {
+                Err(Error::new(Kind::Conflict, format!("pack {pack} belongs to a session that is open")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_swept(&self, packs: &[PackName]) -> Result<()> {
+        let oldest = self.sessions.values().map(|session| session.opened_at).min().unwrap_or(u64::MAX);
+        for pack in packs {
+            if self.condemned.get(pack).is_some_and(|&at| at >= oldest) {
+                let text =
+                    format!("pack {pack} may still be referred to by a session older than its condemnation");
+                return Err(Error::new(Kind::Conflict, text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries out the next record. Fails, leaving the state as it was, if it is not the next one or was not allowed.
+    pub fn apply(&mut self, record: &Record) -> Result<()> {
+        if record.number != self.number + 1 {
+            let text = format!("log record {} cannot follow record {}", record.number, self.number);
+            return Err(Error::corrupt(text));
+        }
+        for op in &record.ops {
+            self.check(op).map_err(|error| {
+                error.within(format!("log record {} was not allowed", record.number)).with_kind(Kind::Corrupt)
+            })?;
+        }
+        self.number = record.number;
+        record.ops.iter().for_each(|op| self.carry_out(op));
+        Ok(())
+    }
+
+    fn carry_out(&mut self, op: &Op) {
+        match op {
+            Op::Open(entry) => {
+                let session = OpenSession { entry: entry.clone(), opened_at: self.number, parts: Vec::new() };
+                self.sessions.insert(entry.id, session);
+            }
+            Op::AddPart(session, part) => {
+                if let Some(session) = self.sessions.get_mut(session) {
+                    session.parts.push(part.clone());
+                }
+            }
+            Op::Commit(session, checkpoint, revived) => {
+                self.sessions.remove(session);
+                revived.iter().for_each(|pack| _ = self.condemned.remove(pack));
+                self.add_checkpoint(checkpoint);
+            }
+            Op::End(session) | Op::Fence(session) => _ = self.sessions.remove(session),
+            Op::Drop(ids) => {
+                for id in ids {
+                    if let Some(app) = self.apps.get_mut(&id.app) {
+                        app.checkpoints.remove(&(id.step, id.generation));
+                    }
+                }
+                self.apps.retain(|_, app| *app != App::default());
+            }
+            Op::SetPolicy(name, policy) => {
+                self.apps.entry(name.clone()).or_default().policy = policy.clone();
+                self.apps.retain(|_, app| *app != App::default());
+            }
+            Op::Condemn(packs) => {
+                packs.iter().for_each(|&pack| _ = self.condemned.entry(pack).or_insert(self.number));
+            }
+            Op::Swept(packs) => packs.iter().for_each(|pack| {
+                self.condemned.remove(pack);
+                self.damaged.remove(pack);
+            }),
+            Op::Forward(session, tables) => {
+                self.sessions.remove(session);
+                self.commits += 1;
+                tables.iter().for_each(|&(old, table)| _ = self.forwards.insert(old, table));
+            }
+            Op::Unforward(packs) => packs.iter().for_each(|pack| _ = self.forwards.remove(pack)),
+            Op::Damage(pack, ranges) => {
+                let known = self.damaged.entry(*pack).or_default();
+                known.extend(ranges);
+                merge(known);
+            }
+            Op::Heal(packs) => packs.iter().for_each(|pack| _ = self.damaged.remove(pack)),
+        }
+    }
+
+    fn add_checkpoint(&mut self, checkpoint: &CheckpointEntry) {
+        self.commits += 1;
+        let app = self.apps.entry(checkpoint.app.clone()).or_default();
+        let step = checkpoint.step;
+        let newest = app.checkpoints.range((step, 0)..=(step, u32::MAX)).next_back();
+        let generation = newest.map_or(1, |(&(_, generation), _)| generation + 1);
+        let entry = CheckpointEntry { generation, sequence: self.commits, ..checkpoint.clone() };
+        app.checkpoints.insert((step, generation), entry);
+    }
+}
+
+/// Sorts ranges and joins those that touch.
+fn merge(ranges: &mut Vec<(u32, u32)>) {
+    ranges.sort_unstable();
+    let mut merged: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
+    for &(from, to) in ranges.iter() {
+        match merged.last_mut() {
+            Some(last) if from <= last.1 => last.1 = last.1.max(to),
+            _ => merged.push((from, to)),
+        }
+    }
+    *ranges = merged;
+}

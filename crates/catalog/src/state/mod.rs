@@ -1,0 +1,110 @@
+//! The state that the records up to a number lead to.
+//!
+//! What stays true, and what `docs/COMMIT.md` builds on:
+//! - a session is in `sessions` from its `Open` to its `Commit`, `End`, `Fence` or `Forward`, and never again;
+//! - a condemned pack may come to be referred to again only through a session opened before its condemnation;
+//! - a condemned pack is swept only when every open session was opened after its condemnation.
+
+mod apply;
+mod encode;
+
+use std::collections::BTreeMap;
+
+use stdchk_object::{AppName, CheckpointId, Locator, PackName, SessionId};
+
+use crate::op::{CheckpointEntry, ChunkRange, PartEntry, SessionEntry};
+use crate::policy::Policy;
+
+/// A session that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OpenSession {
+    /// As it was opened.
+    pub entry: SessionEntry,
+    /// The number of the record that opened it.
+    pub opened_at: u64,
+    /// The parts added so far.
+    pub parts: Vec<PartEntry>,
+}
+
+/// What is known of an application.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct App {
+    /// Its policy, where one was set.
+    pub policy: Policy,
+    /// Its checkpoints by step and generation.
+    pub checkpoints: BTreeMap<(u64, u32), CheckpointEntry>,
+}
+
+impl App {
+    /// The checkpoints, newest first in commit order.
+    pub fn newest_first(&self) -> Vec<&CheckpointEntry> {
+        let mut all: Vec<_> = self.checkpoints.values().collect();
+        all.sort_by_key(|entry| std::cmp::Reverse(entry.sequence));
+        all
+    }
+}
+
+/// Everything the catalog knows after some record.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct State {
+    pub(crate) number: u64,
+    pub(crate) commits: u64,
+    pub(crate) sessions: BTreeMap<SessionId, OpenSession>,
+    pub(crate) apps: BTreeMap<AppName, App>,
+    pub(crate) condemned: BTreeMap<PackName, u64>,
+    pub(crate) forwards: BTreeMap<PackName, Locator>,
+    pub(crate) damaged: BTreeMap<PackName, Vec<ChunkRange>>,
+}
+
+impl State {
+    /// The number of the last record.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// How many commits and forwards there ever were: unchanged means that what is referred to has not grown.
+    pub fn commits(&self) -> u64 {
+        self.commits
+    }
+
+    /// The open sessions.
+    pub fn sessions(&self) -> &BTreeMap<SessionId, OpenSession> {
+        &self.sessions
+    }
+
+    /// The applications.
+    pub fn apps(&self) -> &BTreeMap<AppName, App> {
+        &self.apps
+    }
+
+    /// All checkpoints.
+    pub fn checkpoints(&self) -> impl Iterator<Item = &CheckpointEntry> {
+        self.apps.values().flat_map(|app| app.checkpoints.values())
+    }
+
+    /// One checkpoint.
+    pub fn checkpoint(&self, id: &CheckpointId) -> Option<&CheckpointEntry> {
+        self.apps.get(&id.app)?.checkpoints.get(&(id.step, id.generation))
+    }
+
+    /// Condemned packs, and the record that condemned each.
+    pub fn condemned(&self) -> &BTreeMap<PackName, u64> {
+        &self.condemned
+    }
+
+    /// Where the tables lie that say what compaction moved.
+    pub fn forwards(&self) -> &BTreeMap<PackName, Locator> {
+        &self.forwards
+    }
+
+    /// Chunks known to be damaged.
+    pub fn damaged(&self) -> &BTreeMap<PackName, Vec<ChunkRange>> {
+        &self.damaged
+    }
+
+    /// Condemned packs whose files may be removed now.
+    pub fn sweepable(&self) -> Vec<PackName> {
+        let oldest = self.sessions.values().map(|session| session.opened_at).min().unwrap_or(u64::MAX);
+        self.condemned.iter().filter(|&(_, &at)| at < oldest).map(|(&pack, _)| pack).collect()
+    }
+}
