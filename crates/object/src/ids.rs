@@ -187,6 +187,16 @@ impl PackRef {
     /// Fewest bytes of an encoded reference.
     pub const BYTES_MIN: usize = PackName::BYTES + 32 + 1;
 
+    /// A reference to the pack that holds the referring bytes themselves: its root cannot be known yet.
+    pub fn to_itself(name: PackName) -> PackRef {
+        PackRef { name, root: Hash([0; 32]), length: 0 }
+    }
+
+    /// This reference, or `home` where it was one [to itself](PackRef::to_itself).
+    pub fn resolved(&self, home: &PackRef) -> PackRef {
+        if *self == PackRef::to_itself(home.name) { *home } else { *self }
+    }
+
     /// Writes the reference.
     pub fn encode(&self, writer: &mut Writer) {
         writer.raw(&self.name.to_bytes());

@@ -105,6 +105,14 @@ impl Body {
             Body::Dir | Body::Link(_) => None,
         }
     }
+
+    /// The content, to be changed.
+    pub fn content_mut(&mut self) -> Option<&mut Content> {
+        match self {
+            Body::File(content) | Body::Stream(content) => Some(content),
+            Body::Dir | Body::Link(_) => None,
+        }
+    }
 }
 
 /// One member of a checkpoint.

@@ -208,6 +208,14 @@ impl Objects for DirStore {
         }
     }
 
+    fn get_range(&self, name: &str, offset: u64, len: usize) -> Result<Option<Vec<u8>>> {
+        match self.fs.read_range(name, offset, len) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io(self.failed("cannot read", name), error)),
+        }
+    }
+
     fn names(&self, folder: &str) -> Result<Vec<String>> {
         let entries = self.fs.list(folder).context(|| self.failed("cannot list", folder))?;
         Ok(entries.into_iter().map(|entry| entry.name).collect())

@@ -108,6 +108,23 @@ impl Fs for RealFs {
         fs::read(self.path(path))
     }
 
+    fn read_range(&self, path: &str, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let file = self.opened(path)?;
+        let left = file.metadata()?.len().saturating_sub(offset);
+        let mut bytes = vec![0; len.min(usize::try_from(left).unwrap_or(len))];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match file.read_at(&mut bytes[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+
     fn read_at(&self, path: &str, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.opened(path)?.read_exact_at(buffer, offset)
     }

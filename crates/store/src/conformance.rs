@@ -76,6 +76,11 @@ pub fn objects(objects: &dyn Objects) {
     assert_eq!(objects.get("mark").expect("read").as_deref(), Some(&b"m"[..]));
     assert!(objects.create("log/2", b"", false).expect("create empty"));
     objects.sync_folder("log").expect("sync");
+    let range = |offset, len| objects.get_range("log/1", offset, len).expect("range");
+    assert_eq!(range(1, 2).as_deref(), Some(&b"hr"[..]));
+    assert_eq!(range(3, 100).as_deref(), Some(&b"ee"[..]), "a range ends with the object");
+    assert_eq!(range(9, 1).as_deref(), Some(&b""[..]));
+    assert_eq!(objects.get_range("log/9", 0, 1).expect("range of nothing"), None);
 
     let mut names = objects.names("log").expect("list");
     names.sort();

@@ -47,6 +47,9 @@ pub trait Objects: Send + Sync {
     /// The bytes of an object, or `None` if it is not there.
     fn get(&self, name: &str) -> Result<Option<Vec<u8>>>;
 
+    /// Some bytes of an object, fewer if it ends before, or `None` if it is not there.
+    fn get_range(&self, name: &str, offset: u64, len: usize) -> Result<Option<Vec<u8>>>;
+
     /// The names in a folder, without the folder, in any order. May lag behind what others do.
     fn names(&self, folder: &str) -> Result<Vec<String>>;
 

@@ -100,6 +100,13 @@ impl Objects for MemoryStore {
         Ok(self.inner().objects.get(name).map(|(bytes, _)| bytes.clone()))
     }
 
+    fn get_range(&self, name: &str, offset: u64, len: usize) -> Result<Option<Vec<u8>>> {
+        Ok(self.get(name)?.map(|bytes| {
+            let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+            bytes[start..start.saturating_add(len).min(bytes.len())].to_vec()
+        }))
+    }
+
     fn names(&self, folder: &str) -> Result<Vec<String>> {
         Ok(self.ages(folder)?.into_iter().map(|(name, _)| name).collect())
     }

@@ -1,0 +1,29 @@
+//! The engine: bytes in, deduplicated and compressed into packs; and the way back, verified.
+//!
+//! - [`Vault`] reads: footers, chunks, trees, forwards. Every byte it gives was checked against its hash.
+//! - [`PartWriter`] writes one part: a pipeline of readers and hashers, a coordinator that deduplicates in order,
+//!   compressors, and writers of packs, all within one memory budget.
+//! - [`View`] is a checkpoint that can be read: manifest, parts, members.
+//!
+//! The engine knows stores and states, not files, names of hosts, or sessions' lives; `stdchk` does.
+#![forbid(unsafe_code)]
+
+mod buffers;
+mod diff;
+mod index;
+mod known;
+mod options;
+mod restore;
+mod save;
+mod vault;
+mod view;
+mod workers;
+
+pub use diff::{DiffRange, diff_blobs};
+pub use index::{Index, IndexBuilder};
+pub use options::{ChunkingChoice, Options};
+pub use restore::{Sink, restore_blob};
+pub use save::{FinishedPart, PartWriter, Source, write_manifest};
+pub use vault::{Damaged, Vault};
+pub use view::{PartView, View};
+pub use workers::Workers;

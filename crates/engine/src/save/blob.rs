@@ -1,0 +1,199 @@
+//! Writing the bytes of one member: pieces in order, joined into extents, built into a tree.
+
+use stdchk_object::member::Tally;
+use stdchk_object::tree::{Blob, Extent, Piece, TreeBuilder};
+use stdchk_object::{Error, Hash, PackName, Result};
+
+use super::unit::{Page, Unit, is_zero};
+use super::{ChunkBytes, PartWriter};
+use crate::known::Place;
+
+/// A blob in the making.
+pub struct BlobWriter {
+    tree: TreeBuilder,
+    tail: Tail,
+    pub tally: Tally,
+    first: bool,
+}
+
+/// The extent that may still grow.
+#[derive(Default)]
+struct Tail {
+    extent: Option<Extent>,
+    /// The lengths of its chunks.
+    lengths: Vec<u32>,
+    hole: u64,
+}
+
+/// An extent is handed on before it has more chunks than this, so that memory stays bounded.
+const TAIL_CHUNKS_MAX: usize = 1 << 16;
+
+impl BlobWriter {
+    pub fn new(leaf_shift: u8) -> BlobWriter {
+        BlobWriter {
+            tree: TreeBuilder::new(leaf_shift),
+            tail: Tail::default(),
+            tally: Tally::default(),
+            first: true,
+        }
+    }
+
+    pub fn hole(&mut self, part: &mut PartWriter, len: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        self.end_extent(part)?;
+        self.tail.hole += len;
+        self.tally.zero += len;
+        Ok(())
+    }
+
+    fn chunk(&mut self, part: &mut PartWriter, pack: PackName, chunk: u32, len: u32) -> Result<()> {
+        part.refer(pack, u64::from(len));
+        self.end_hole(part)?;
+        let count = self.tail.lengths.len();
+        let goes_on = |extent: &Extent| {
+            extent.pack == pack && extent.chunk + count as u32 == chunk && count < TAIL_CHUNKS_MAX
+        };
+        if !self.tail.extent.as_ref().is_some_and(goes_on) {
+            self.end_extent(part)?;
+            self.tail.extent = Some(Extent { pack, chunk, skip: 0, len: 0 });
+        }
+        let extent = self.tail.extent.as_mut().expect("set above");
+        extent.len += u64::from(len);
+        self.tail.lengths.push(len);
+        Ok(())
+    }
+
+    fn end_hole(&mut self, part: &mut PartWriter) -> Result<()> {
+        match std::mem::take(&mut self.tail.hole) {
+            0 => Ok(()),
+            len => {
+                let never = |_: &Extent, _: u64| Err(Error::corrupt("a hole has no chunks"));
+                self.tree.push(Piece::Hole(len), part, &never)
+            }
+        }
+    }
+
+    fn end_extent(&mut self, part: &mut PartWriter) -> Result<()> {
+        let Some(extent) = self.tail.extent.take() else { return Ok(()) };
+        let lengths = std::mem::take(&mut self.tail.lengths);
+        // Splits come in order, so what was passed need not be summed again.
+        let passed = std::cell::Cell::new((0usize, 0u64));
+        let chunk_at = |rest: &Extent, bytes: u64| {
+            let target = extent.len - rest.len + bytes;
+            let (mut index, mut start) = passed.get();
+            while start + u64::from(lengths[index]) <= target {
+                start += u64::from(lengths[index]);
+                index += 1;
+            }
+            passed.set((index, start));
+            Ok((extent.chunk + index as u32, (target - start) as u32))
+        };
+        self.tree.push(Piece::Data(extent), part, &chunk_at)
+    }
+
+    /// A chunk that the parent does not have at this place: found elsewhere, or stored.
+    pub fn other(&mut self, part: &mut PartWriter, hash: Hash, bytes: ChunkBytes) -> Result<()> {
+        let len = bytes.len() as u32;
+        let first = std::mem::take(&mut self.first);
+        let place = match part.known.find(&hash, len) {
+            Some(place) => {
+                self.tally.shared += u64::from(len);
+                place
+            }
+            None => {
+                self.tally.new += u64::from(len);
+                part.store_data(hash, bytes, first)?
+            }
+        };
+        self.place(part, place, len)
+    }
+
+    fn place(&mut self, part: &mut PartWriter, place: Place, len: u32) -> Result<()> {
+        let pack = part.known.pack(place);
+        self.chunk(part, pack, place.chunk, len)
+    }
+
+    /// Looks up what may lie elsewhere in the repository, before any of it is stored.
+    pub fn consult(&self, part: &mut PartWriter, hashes: impl Iterator<Item = (Hash, u32)>) {
+        if part.index.is_none() {
+            return;
+        }
+        let mut first = self.first;
+        for (hash, len) in hashes {
+            if (std::mem::take(&mut first) || crate::index::is_sampled(&hash))
+                && part.known.find(&hash, len).is_none()
+            {
+                part.consult_index(&hash);
+            }
+        }
+    }
+
+    /// Takes a stretch of pages.
+    pub fn unit(&mut self, part: &mut PartWriter, unit: Unit) -> Result<()> {
+        let len_of = |i: usize| unit.page.min(unit.buffer.len() - i * unit.page);
+        let others = unit.pages.iter().enumerate().filter_map(|(i, page)| match page {
+            Page::Other(hash) => Some((*hash, len_of(i) as u32)),
+            _ => None,
+        });
+        self.consult(part, others.clone());
+        // A buffer that is kept must be mostly new, or the budget fills with what is not needed.
+        let keep = others.count() == unit.pages.len();
+        for (i, page) in unit.pages.iter().enumerate() {
+            let start = i * unit.page;
+            let range = start..start + len_of(i);
+            match *page {
+                Page::Zero => self.hole(part, range.len() as u64)?,
+                Page::Same(pack, chunk) => {
+                    let pack = unit.packs[pack as usize];
+                    part.foreign.entry(pack.name).or_insert(pack);
+                    self.first = false;
+                    self.tally.shared += range.len() as u64;
+                    self.chunk(part, pack.name, chunk, range.len() as u32)?;
+                }
+                Page::Other(hash) => {
+                    let buffer = unit.buffer.clone();
+                    let bytes = if keep {
+                        ChunkBytes::Kept(buffer, range)
+                    } else {
+                        ChunkBytes::Copied(buffer, range)
+                    };
+                    self.other(part, hash, bytes)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes content-defined chunks that lie one after the other in a buffer.
+    pub fn chunks(
+        &mut self,
+        part: &mut PartWriter,
+        buffer: std::sync::Arc<crate::buffers::Buffer>,
+        chunks: &[(u32, Hash)],
+    ) -> Result<()> {
+        self.consult(part, chunks.iter().map(|&(len, hash)| (hash, len)));
+        let keep = chunks.iter().all(|&(len, hash)| part.known.find(&hash, len).is_none());
+        let mut start = 0;
+        for &(len, hash) in chunks {
+            let range = start..start + len as usize;
+            start = range.end;
+            if is_zero(&buffer[range.clone()]) {
+                self.hole(part, u64::from(len))?;
+                continue;
+            }
+            let buffer = buffer.clone();
+            let bytes =
+                if keep { ChunkBytes::Kept(buffer, range) } else { ChunkBytes::Copied(buffer, range) };
+            self.other(part, hash, bytes)?;
+        }
+        Ok(())
+    }
+
+    pub fn finish(mut self, part: &mut PartWriter) -> Result<(Blob, Tally)> {
+        self.end_hole(part)?;
+        self.end_extent(part)?;
+        Ok((self.tree.finish(part)?, self.tally))
+    }
+}

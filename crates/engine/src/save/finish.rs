@@ -1,0 +1,204 @@
+//! Ending a part: member pages, the head, and perhaps the manifest, in the last pack.
+
+use std::sync::Arc;
+
+use stdchk_object::manifest::Manifest;
+use stdchk_object::member::{Member, Tally, encode_page};
+use stdchk_object::pack::ChunkKind;
+use stdchk_object::part::{PageRef, Part, Reference};
+use stdchk_object::{Error, Locator, PackName, PackRef, Result, SessionId};
+use stdchk_store::Store;
+
+use super::PartWriter;
+use super::assembly::{Assembly, SealedPack};
+use crate::index::IndexBuilder;
+use crate::workers::Workers;
+
+/// Members of a page: about a quarter of a mebibyte.
+const PAGE_MEMBERS: usize = 2048;
+
+/// A part that was written.
+pub struct FinishedPart {
+    /// Where its head lies.
+    pub head: Locator,
+    /// Where the manifest lies, if one was given.
+    pub manifest: Option<Locator>,
+    /// The head.
+    pub part: Part,
+    /// Packs of others that it refers to.
+    pub foreign: Vec<PackRef>,
+    /// Bytes of the packs that were written.
+    pub written: u64,
+    /// What the fingerprint index may list once this is committed.
+    pub listed: IndexBuilder,
+}
+
+impl PartWriter {
+    /// How many members were added.
+    pub fn member_count(&self) -> u64 {
+        self.added.len() as u64
+    }
+
+    /// Writes what is left. With `manifest`, whose parts are ignored, this part becomes a whole checkpoint.
+    pub fn finish(mut self, manifest: Option<Manifest>) -> Result<FinishedPart> {
+        match self.finish_inner(manifest) {
+            Ok(finished) => Ok(finished),
+            Err(error) => {
+                self.abandon();
+                Err(error)
+            }
+        }
+    }
+
+    fn finish_inner(&mut self, manifest: Option<Manifest>) -> Result<FinishedPart> {
+        let mut last = self.last_assembly()?;
+        let stored = self.stored_lengths(&mut last)?;
+        let members = self.finished_members(&stored);
+        let mut tally = Tally::default();
+        let mut bytes = 0u64;
+        for member in &members {
+            bytes = bytes
+                .checked_add(member.bytes())
+                .ok_or_else(|| Error::invalid("the members are too long"))?;
+            member.body.content().iter().for_each(|content| tally.add(&content.tally));
+        }
+        let mut pages = Vec::new();
+        for page in members.chunks(PAGE_MEMBERS) {
+            let encoded = encode_page(page);
+            self.refer(last.name, encoded.len() as u64);
+            let (_, chunk) = last.push_meta(ChunkKind::MemberPage, encoded, &self.workers, &self.advisor);
+            pages.push(chunk);
+        }
+        let references = self.resolved_references(last.name)?;
+        let home = references.iter().position(|r| r.pack.name == last.name).expect("added by name") as u32;
+        let part = Part {
+            rank: self.rank,
+            member_count: members.len() as u64,
+            bytes,
+            tally,
+            pages: pages.into_iter().map(|chunk| PageRef { reference: home, chunk }).collect(),
+            references,
+        };
+        self.write_last(last, part, manifest)
+    }
+
+    /// The pack that takes the rest: that of the metadata, or where there is none yet, that of the data.
+    fn last_assembly(&mut self) -> Result<Assembly> {
+        let last = match self.meta.take() {
+            Some(meta) => {
+                self.end_data_pack()?;
+                meta
+            }
+            None => match self.data.take() {
+                Some(data) => data,
+                None => self.new_assembly(),
+            },
+        };
+        for sealing in std::mem::take(&mut self.sealing) {
+            self.sealed.push(sealing.wait()?);
+        }
+        Ok(last)
+    }
+
+    /// For each run of each of our packs, the bytes that it takes.
+    fn stored_lengths(
+        &self,
+        last: &mut Assembly,
+    ) -> Result<std::collections::HashMap<PackName, Vec<(u64, u64)>>> {
+        let mut lengths = std::collections::HashMap::new();
+        for sealed in &self.sealed {
+            let runs = sealed.footer.runs().iter();
+            let both = runs.map(|run| (u64::from(run.stored_len), u64::from(run.raw_len))).collect();
+            lengths.insert(sealed.pack.name, both);
+        }
+        lengths.insert(last.name, last.settle(&self.workers, &self.advisor)?);
+        Ok(lengths)
+    }
+
+    fn finished_members(
+        &mut self,
+        stored: &std::collections::HashMap<PackName, Vec<(u64, u64)>>,
+    ) -> Vec<Member> {
+        let shares = std::mem::take(&mut self.shares);
+        let finish = |mut added: super::Added| {
+            let of_run = |share: &super::Share| {
+                let (stored, raw) = stored[&share.pack][share.run];
+                (u128::from(stored) * u128::from(share.bytes)).div_ceil(u128::from(raw)) as u64
+            };
+            let total = shares[added.shares.clone()].iter().map(of_run).sum();
+            if let Some(content) = added.member.body.content_mut() {
+                content.tally.stored = total;
+            }
+            added.member
+        };
+        let mut members: Vec<Member> = std::mem::take(&mut self.added).into_iter().map(finish).collect();
+        members.sort_by(|a, b| a.path.cmp(&b.path));
+        members
+    }
+
+    /// All packs that are named, with their roots; the last pack's own is not known yet.
+    fn resolved_references(&self, last: PackName) -> Result<Vec<Reference>> {
+        let ours: std::collections::HashMap<PackName, PackRef> =
+            self.sealed.iter().map(|sealed| (sealed.pack.name, sealed.pack)).collect();
+        let mut named = self.references.clone();
+        named.entry(last).or_default();
+        let reference = |(name, bytes): (PackName, u64)| {
+            let pack = if name == last {
+                PackRef::to_itself(name)
+            } else {
+                *ours.get(&name).or_else(|| self.foreign.get(&name)).ok_or_else(|| {
+                    Error::corrupt(format!("pack {name} is referred to, but nothing vouches for it"))
+                })?
+            };
+            Ok(Reference { pack, bytes })
+        };
+        named.into_iter().map(reference).collect()
+    }
+
+    fn write_last(
+        &mut self,
+        mut last: Assembly,
+        mut part: Part,
+        manifest: Option<Manifest>,
+    ) -> Result<FinishedPart> {
+        let (workers, advisor) = (self.workers.clone(), self.advisor.clone());
+        let (name, head) = last.push_meta(ChunkKind::Part, part.encode(), &workers, &advisor);
+        let manifest = manifest.map(|manifest| {
+            let itself = Locator { pack: PackRef::to_itself(name), chunk: head };
+            let bytes = Manifest { parts: vec![itself], ..manifest }.encode();
+            last.push_meta(ChunkKind::Manifest, bytes, &workers, &advisor).1
+        });
+        let sealed = last.close(&workers, &advisor).write(&**self.vault.store(), self.options.durable)?;
+        let home = sealed.pack;
+        self.sealed.push(sealed);
+        part.references.iter_mut().for_each(|reference| reference.pack = reference.pack.resolved(&home));
+        let is_ours = |name: PackName| name.session == self.session && name.writer == self.writer;
+        let packs = part.references.iter().map(|reference| reference.pack);
+        let foreign = packs.filter(|pack| !is_ours(pack.name)).collect();
+        Ok(FinishedPart {
+            head: Locator { pack: home, chunk: head },
+            manifest: manifest.map(|chunk| Locator { pack: home, chunk }),
+            part,
+            foreign,
+            written: self.sealed.iter().map(|sealed| sealed.pack.length).sum(),
+            listed: std::mem::take(&mut self.listed),
+        })
+    }
+}
+
+/// Writes a pack that holds nothing but a manifest. Also says how long the pack is.
+pub fn write_manifest(
+    store: &Arc<dyn Store>,
+    workers: &Workers,
+    session: SessionId,
+    writer: u32,
+    manifest: &Manifest,
+    durable: bool,
+) -> Result<Locator> {
+    let name = PackName { session, writer, number: 0 };
+    let advisor = Arc::new(std::sync::Mutex::new(stdchk_codec::Advisor::new(stdchk_codec::Preference::Auto)));
+    let mut assembly = Assembly::new(name, 0);
+    let (_, chunk) = assembly.push_meta(ChunkKind::Manifest, manifest.encode(), workers, &advisor);
+    let SealedPack { pack, .. } = assembly.close(workers, &advisor).write(&**store, durable)?;
+    Ok(Locator { pack, chunk })
+}

@@ -1,0 +1,381 @@
+//! Writing one part of a checkpoint.
+//!
+//! The way of the bytes, page by page or chunk by chunk:
+//!
+//! ```text
+//! caller          workers                    caller, in order             workers       writers of packs
+//! read or ask ->  read, find zeros, hash, -> deduplicate, cut into   ->   compress  ->  put, sync
+//!                 compare with the parent    runs and packs, build trees
+//! ```
+//!
+//! What stays true:
+//! - results are taken in the order of the bytes, so what is stored does not depend on threads;
+//! - a chunk's place is known as soon as it is deduplicated, because packs are cut by raw bytes;
+//! - every buffer comes from one bounded supply, and every stage that holds buffers goes on without needing more.
+
+mod assembly;
+mod blob;
+mod finish;
+mod stream;
+mod unit;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use stdchk_codec::Advisor;
+use stdchk_object::hash::Domain;
+use stdchk_object::member::{Body, Chunking, Content, Member, Tally, check_path};
+use stdchk_object::pack::ChunkKind;
+use stdchk_object::tree::{NodeRef, NodeSink};
+use stdchk_object::{Error, Hash, PackName, PackRef, Result, SessionId};
+
+use crate::buffers::{Buffers, Bytes};
+use crate::index::{Index, IndexBuilder};
+use crate::known::{Known, Place};
+use crate::options::{Options, RUN_BYTES};
+use crate::vault::{Roots, Vault};
+use crate::view::PartView;
+use crate::workers::{Answer, Workers};
+
+use assembly::{Assembly, SealedPack};
+pub use finish::{FinishedPart, write_manifest};
+pub use unit::Source;
+
+/// Chunks of the parent that are looked up by hash from the start; a larger parent is found through the index.
+const PARENT_CHUNKS_PRELOADED: u64 = 64 << 10;
+
+/// The parent's part of the same rank: what to compare with.
+pub struct Parent {
+    roots: Arc<Roots>,
+    members: HashMap<String, Member>,
+}
+
+/// A member that was added, until the sizes of its runs are known.
+struct Added {
+    member: Member,
+    /// Which of [`PartWriter::shares`] are its own.
+    shares: std::ops::Range<usize>,
+}
+
+/// How many raw bytes of a run belong to the member being written.
+struct Share {
+    pack: PackName,
+    run: usize,
+    bytes: u64,
+}
+
+/// Writes one part: members are added, then it is finished. Dropped before, it leaves packs that nothing
+/// refers to; [`PartWriter::abandon`] removes them.
+pub struct PartWriter {
+    options: Options,
+    vault: Arc<Vault>,
+    workers: Arc<Workers>,
+    io: Workers,
+    buffers: Buffers,
+    parent: Option<Parent>,
+    rank: u32,
+    known: Known,
+    loaded: HashSet<PackName>,
+    index: Option<Index>,
+    listed: IndexBuilder,
+    session: SessionId,
+    writer: u32,
+    packs_begun: u32,
+    data: Option<Assembly>,
+    meta: Option<Assembly>,
+    sealing: Vec<Answer<SealedPack>>,
+    sealed: Vec<SealedPack>,
+    references: BTreeMap<PackName, u64>,
+    foreign: HashMap<PackName, PackRef>,
+    nodes: HashMap<Hash, NodeRef>,
+    added: Vec<Added>,
+    shares: Vec<Share>,
+    paths: HashSet<String>,
+    advisor: Arc<Mutex<Advisor>>,
+}
+
+impl PartWriter {
+    /// A writer for one part of `session`. `writer` must differ between the session's writers. `parent` is the
+    /// part to compare with; it must be pinned by the session.
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        options: Options,
+        vault: Arc<Vault>,
+        workers: Arc<Workers>,
+        index: Option<Index>,
+        parent: Option<&PartView>,
+        session: SessionId,
+        writer: u32,
+        rank: u32,
+    ) -> Result<PartWriter> {
+        options.check()?;
+        let mut part = PartWriter {
+            known: Known::new(options.known_bytes()),
+            buffers: Buffers::new(options.buffer_count()),
+            io: Workers::new(2, "stdchk-pack"),
+            advisor: Arc::new(Mutex::new(Advisor::new(options.coding))),
+            options,
+            vault,
+            workers,
+            parent: None,
+            rank,
+            loaded: HashSet::new(),
+            index,
+            listed: IndexBuilder::default(),
+            session,
+            writer,
+            packs_begun: 0,
+            data: None,
+            meta: None,
+            sealing: Vec::new(),
+            sealed: Vec::new(),
+            references: BTreeMap::new(),
+            foreign: HashMap::new(),
+            nodes: HashMap::new(),
+            added: Vec::new(),
+            shares: Vec::new(),
+            paths: HashSet::new(),
+        };
+        if let Some(view) = parent {
+            part.take_parent(view);
+        }
+        Ok(part)
+    }
+
+    /// A parent that cannot be read is no reason not to save: then there is less to share.
+    fn take_parent(&mut self, view: &PartView) {
+        let members = match view.members(&self.vault) {
+            Ok(members) => members,
+            Err(error) => {
+                return tracing::warn!("the parent cannot be read, so nothing is shared with it: {error}");
+            }
+        };
+        let members = members.into_iter().map(|member| (member.path.clone(), member)).collect();
+        self.parent = Some(Parent { roots: view.roots.clone(), members });
+        if view.part.bytes / 4096 <= PARENT_CHUNKS_PRELOADED {
+            let packs: Vec<PackRef> = view.references().map(|(pack, _)| pack).collect();
+            packs.iter().for_each(|pack| self.load_pack(pack.name, Some(pack)));
+        }
+    }
+
+    /// Makes the chunks of a stored pack known, unless there is anything wrong with it.
+    fn load_pack(&mut self, name: PackName, pack: Option<&PackRef>) {
+        let state = self.vault.state();
+        let usable = !state.condemned().contains_key(&name) && !state.forwards().contains_key(&name);
+        if !usable || !self.loaded.insert(name) {
+            return;
+        }
+        let opened = pack.map_or_else(|| self.vault.open_named(name), |pack| self.vault.open(pack));
+        let Ok(open) = opened else { return };
+        let index = self.known.add_pack(name);
+        for run in open.footer.runs().iter().filter(|run| run.kind == ChunkKind::Data) {
+            for chunk in run.first_chunk..run.end_chunk() {
+                if !self.vault.is_damaged(name, chunk) {
+                    let hash = &open.footer.hashes()[chunk as usize];
+                    self.known.insert(hash, run.chunk_len(chunk), Place { pack: index, chunk });
+                }
+            }
+        }
+        self.foreign.insert(name, open.pack);
+    }
+
+    /// Looks a chunk up in the repository's index, and makes the packs known that may have it.
+    fn consult_index(&mut self, hash: &Hash) {
+        let Some(index) = &self.index else { return };
+        match index.find(hash) {
+            Ok(packs) => packs.into_iter().for_each(|pack| self.load_pack(pack, None)),
+            Err(error) => {
+                tracing::warn!("the fingerprint index cannot be read: {error}");
+                self.index = None;
+            }
+        }
+    }
+
+    /// Adds a directory or a link.
+    pub fn add_plain(&mut self, path: &str, body: Body, mode: u32, mtime_ns: i64) -> Result<()> {
+        self.claim(path)?;
+        let member = Member { path: path.to_owned(), body, mode: mode & 0o7777, mtime_ns };
+        self.added.push(Added { member, shares: 0..0 });
+        Ok(())
+    }
+
+    fn claim(&mut self, path: &str) -> Result<()> {
+        check_path(path)?;
+        if !self.paths.insert(path.to_owned()) {
+            return Err(Error::invalid(format!("two members would be named {path:?}")));
+        }
+        Ok(())
+    }
+
+    fn add_content(
+        &mut self,
+        path: &str,
+        content: Content,
+        stream: bool,
+        mode: u32,
+        mtime_ns: i64,
+        shares: usize,
+    ) {
+        let body = if stream { Body::Stream(content) } else { Body::File(content) };
+        let member = Member { path: path.to_owned(), body, mode: mode & 0o7777, mtime_ns };
+        self.added.push(Added { member, shares: shares..self.shares.len() });
+    }
+
+    fn parent_member(&self, path: &str) -> Option<(Arc<Roots>, Content)> {
+        let parent = self.parent.as_ref()?;
+        let content = parent.members.get(path)?.body.content()?.clone();
+        Some((parent.roots.clone(), content))
+    }
+
+    fn next_pack(&mut self) -> PackName {
+        let number = self.packs_begun;
+        self.packs_begun += 1;
+        PackName { session: self.session, writer: self.writer, number }
+    }
+
+    fn new_assembly(&mut self) -> Assembly {
+        let name = self.next_pack();
+        let index = self.known.add_pack(name);
+        Assembly::new(name, index)
+    }
+
+    /// Stores a chunk of data that is new; where it lies.
+    fn store_data(&mut self, hash: Hash, bytes: ChunkBytes, first_of_member: bool) -> Result<Place> {
+        let len = bytes.len() as u32;
+        if self
+            .data
+            .as_ref()
+            .is_some_and(|data| data.raw_bytes() + u64::from(len) > self.options.pack_bytes() as u64)
+        {
+            self.end_data_pack()?;
+        }
+        if self.data.is_none() {
+            self.data = Some(self.new_assembly());
+        }
+        let data = self.data.as_mut().expect("just made");
+        let place = Place { pack: data.index, chunk: data.chunk_count() };
+        let pack = data.name;
+        let run = data.push(ChunkKind::Data, hash, bytes, RUN_BYTES, &self.workers, &self.advisor);
+        match self.shares.last_mut() {
+            Some(share) if share.pack == pack && share.run == run && !first_of_member => {
+                share.bytes += u64::from(len)
+            }
+            _ => self.shares.push(Share { pack, run, bytes: u64::from(len) }),
+        }
+        self.known.insert(&hash, len, place);
+        if first_of_member || crate::index::is_sampled(&hash) {
+            self.listed.add(&hash, pack);
+        }
+        Ok(place)
+    }
+
+    fn end_data_pack(&mut self) -> Result<()> {
+        if let Some(data) = self.data.take() {
+            self.seal(data)?;
+        }
+        Ok(())
+    }
+
+    /// Has a pack written. Waits while too many are on their way.
+    fn seal(&mut self, assembly: Assembly) -> Result<()> {
+        while self.sealing.len() >= Options::PACKS_QUEUED {
+            let oldest = self.sealing.remove(0);
+            self.sealed.push(oldest.wait()?);
+        }
+        let (workers, advisor) = (self.workers.clone(), self.advisor.clone());
+        let (store, durable) = (self.vault.store().clone(), self.options.durable);
+        let closed = assembly.close(&workers, &advisor);
+        self.sealing.push(self.io.ask(move |_| closed.write(&*store, durable)));
+        Ok(())
+    }
+
+    /// Stores a chunk that is not data.
+    fn store_meta(&mut self, kind: ChunkKind, bytes: Vec<u8>) -> (PackName, u32) {
+        if self.meta.is_none() {
+            self.meta = Some(self.new_assembly());
+        }
+        let (workers, advisor) = (self.workers.clone(), self.advisor.clone());
+        let meta = self.meta.as_mut().expect("just made");
+        meta.push_meta(kind, bytes, &workers, &advisor)
+    }
+
+    fn refer(&mut self, pack: PackName, bytes: u64) {
+        *self.references.entry(pack).or_default() += bytes;
+    }
+
+    /// Ends the part without a trace, as far as that is possible.
+    pub fn abandon(mut self) {
+        let store = self.vault.store().clone();
+        let names: Vec<PackName> = (0..self.packs_begun)
+            .map(|number| PackName { session: self.session, writer: self.writer, number })
+            .collect();
+        // The writers of packs must have ended, or they would write what was just removed.
+        self.sealing.drain(..).for_each(|answer| drop(answer.wait()));
+        drop(self);
+        if let Err(error) = store.remove(&names) {
+            tracing::warn!("packs of a save that failed are left for garbage collection: {error}");
+        }
+    }
+}
+
+impl NodeSink for PartWriter {
+    fn node(&mut self, _height: u8, bytes: Vec<u8>) -> Result<NodeRef> {
+        let hash = Domain::Node.hash(&bytes);
+        let len = bytes.len() as u64;
+        let node = match self.nodes.get(&hash) {
+            Some(&node) => node,
+            None => {
+                let (pack, chunk) = self.store_meta(ChunkKind::Node, bytes);
+                let node = NodeRef { pack, chunk };
+                self.nodes.insert(hash, node);
+                node
+            }
+        };
+        self.refer(node.pack, len);
+        Ok(node)
+    }
+}
+
+/// The bytes of a chunk that is to be stored.
+enum ChunkBytes {
+    /// A range of a buffer whose bytes are all new: it is kept as it is.
+    Kept(Arc<crate::buffers::Buffer>, std::ops::Range<usize>),
+    /// A range of a buffer of which little is new: it is copied, so that the buffer can go.
+    Copied(Arc<crate::buffers::Buffer>, std::ops::Range<usize>),
+}
+
+impl ChunkBytes {
+    fn len(&self) -> usize {
+        match self {
+            ChunkBytes::Kept(_, range) | ChunkBytes::Copied(_, range) => range.len(),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            ChunkBytes::Kept(buffer, range) | ChunkBytes::Copied(buffer, range) => &buffer[range.clone()],
+        }
+    }
+}
+
+/// Adds a chunk to the bytes of a run, if it can be.
+fn append(run: &mut Bytes, chunk: ChunkBytes) -> std::result::Result<(), ChunkBytes> {
+    match (run, chunk) {
+        (Bytes::Own(bytes), chunk @ ChunkBytes::Copied(..)) => {
+            bytes.extend_from_slice(chunk.bytes());
+            Ok(())
+        }
+        (Bytes::Shared(buffer, range), ChunkBytes::Kept(other, more))
+            if Arc::ptr_eq(buffer, &other) && range.end == more.start =>
+        {
+            range.end = more.end;
+            Ok(())
+        }
+        (_, chunk) => Err(chunk),
+    }
+}
+
+/// The content of a member that has no bytes.
+fn empty_content(chunking: Chunking, blob: stdchk_object::tree::Blob) -> Content {
+    Content { blob, chunking, tally: Tally::default() }
+}

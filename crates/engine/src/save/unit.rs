@@ -1,0 +1,130 @@
+//! What workers do with a stretch of a file: read it, find zeros, hash its pages, compare with the parent.
+
+use std::sync::Arc;
+
+use stdchk_object::tree::{Blob, Piece};
+use stdchk_object::{Hash, PackRef, Result};
+
+use super::assembly::data_hash;
+use crate::buffers::Buffer;
+use crate::vault::{LeafAt, Roots, Vault};
+
+/// Bytes that can be read at any place, from several threads.
+pub trait Source: Send + Sync {
+    /// How many bytes there are.
+    fn len(&self) -> u64;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Fills `buffer` from `offset` on. Bytes that are no longer there are an error: what is saved must be
+    /// what was there when the save began.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
+
+    /// The first place at or after `offset` that may not be zero: file systems know their holes.
+    fn next_data(&self, offset: u64) -> u64 {
+        offset
+    }
+}
+
+/// What a page turned out to be.
+#[derive(Clone, Copy)]
+pub enum Page {
+    /// Zeros.
+    Zero,
+    /// What the parent has there: index into the unit's packs, chunk.
+    Same(u32, u32),
+    /// Something else.
+    Other(Hash),
+}
+
+/// A stretch that was read and looked at.
+pub struct Unit {
+    pub buffer: Arc<Buffer>,
+    pub page: usize,
+    pub pages: Vec<Page>,
+    /// Packs of the parent that pages are the same as.
+    pub packs: Vec<PackRef>,
+}
+
+/// Where the parent's leaf for a stretch lies.
+pub struct ParentLeaf {
+    pub roots: Arc<Roots>,
+    pub blob: Blob,
+    pub at: LeafAt,
+    pub len: u64,
+}
+
+pub fn is_zero(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<64>();
+    words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|&byte| byte == 0)
+}
+
+/// The chunks that the parent has where the pages of this unit are, if they were cut alike.
+fn parent_pages(
+    vault: &Vault,
+    parent: &ParentLeaf,
+    page: usize,
+    len: usize,
+) -> Result<(Vec<PackRef>, Vec<Option<(u32, u32, Hash)>>)> {
+    let mut packs: Vec<PackRef> = Vec::new();
+    let mut pages = vec![None; len.div_ceil(page)];
+    let leaf = vault.leaf(&parent.roots, &parent.blob, &parent.at, parent.len)?;
+    let mut at = 0usize;
+    for piece in &leaf.pieces {
+        let Piece::Data(extent) = piece else {
+            at += piece.bytes() as usize;
+            continue;
+        };
+        vault.spans(&parent.roots, extent, |span| {
+            let run = &span.open.footer.runs()[span.run];
+            let name = span.open.pack.name;
+            let slot = packs.iter().rposition(|pack| pack.name == name).unwrap_or_else(|| {
+                packs.push(span.open.pack);
+                packs.len() - 1
+            });
+            let (mut skip, mut left) = (span.skip, span.len);
+            for chunk in span.from..span.to {
+                let chunk_len = run.chunk_len(chunk);
+                let part = u64::from(chunk_len - skip).min(left);
+                let expected = page.min(len.saturating_sub(at));
+                let whole = skip == 0 && part == u64::from(chunk_len) && chunk_len as usize == expected;
+                if whole && at.is_multiple_of(page) && !vault.is_damaged(name, chunk) {
+                    pages[at / page] = Some((slot as u32, chunk, span.open.footer.hashes()[chunk as usize]));
+                }
+                at += part as usize;
+                left -= part;
+                skip = 0;
+            }
+            Ok(())
+        })?;
+    }
+    Ok((packs, pages))
+}
+
+/// Looks at a stretch page by page.
+pub fn look(vault: &Vault, parent: Option<&ParentLeaf>, page: usize, buffer: Arc<Buffer>) -> Unit {
+    let compared = parent.map(|parent| parent_pages(vault, parent, page, buffer.len()));
+    let (packs, theirs) = match compared {
+        Some(Ok(known)) => known,
+        Some(Err(error)) => {
+            tracing::warn!("a part of the parent cannot be read, so nothing is shared with it: {error}");
+            Default::default()
+        }
+        None => Default::default(),
+    };
+    let look_at = |(i, bytes): (usize, &[u8])| {
+        if is_zero(bytes) {
+            return Page::Zero;
+        }
+        let hash = data_hash(bytes);
+        match theirs.get(i) {
+            Some(&Some((pack, chunk, same))) if same == hash => Page::Same(pack, chunk),
+            _ => Page::Other(hash),
+        }
+    };
+    let pages = buffer.chunks(page).enumerate().map(look_at).collect();
+    Unit { buffer, page, pages, packs }
+}

@@ -1,0 +1,122 @@
+//! Extents as chunks: which ones, where, and their bytes.
+
+use std::sync::Arc;
+
+use stdchk_object::pack::ChunkKind;
+use stdchk_object::tree::Extent;
+use stdchk_object::{Error, Result};
+
+use super::{OpenPack, Roots, Scratch, Vault};
+
+/// Chunks of one run that an extent, or a part of it, consists of.
+pub struct Span {
+    /// The pack.
+    pub open: Arc<OpenPack>,
+    /// The run's index in it.
+    pub run: usize,
+    /// The first chunk.
+    pub from: u32,
+    /// One past the last chunk.
+    pub to: u32,
+    /// Bytes of the first chunk that do not belong.
+    pub skip: u32,
+    /// Bytes that belong.
+    pub len: u64,
+}
+
+impl Vault {
+    /// Calls `each` for the spans of an extent, in order.
+    pub fn spans(
+        &self,
+        roots: &Roots,
+        extent: &Extent,
+        mut each: impl FnMut(Span) -> Result<()>,
+    ) -> Result<()> {
+        let (mut chunk, mut skip, mut left) = (extent.chunk, extent.skip, extent.len);
+        while left > 0 {
+            let (open, from, count) = self.resolve(roots, extent.pack, chunk)?;
+            let run_index = self.run_index(&open, from, ChunkKind::Data)?;
+            let run = &open.footer.runs()[run_index];
+            let end = run.end_chunk().min(from.saturating_add(count));
+            let wanted = u64::from(skip) + left;
+            let (mut to, mut bytes) = (from, 0u64);
+            while to < end && bytes < wanted {
+                bytes += u64::from(run.chunk_len(to));
+                to += 1;
+            }
+            if u64::from(skip) >= bytes {
+                let text = format!("an extent of pack {} skips more than its first chunk", extent.pack);
+                return Err(Error::corrupt(text));
+            }
+            let len = (bytes - u64::from(skip)).min(left);
+            each(Span { open, run: run_index, from, to, skip, len })?;
+            chunk += to - from;
+            left -= len;
+            skip = 0;
+        }
+        Ok(())
+    }
+
+    /// The bytes of an extent into `target`, which is exactly as long.
+    pub fn read_extent(
+        &self,
+        roots: &Roots,
+        extent: &Extent,
+        target: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let mut rest = target;
+        self.spans(roots, extent, |span| {
+            let (head, tail) = std::mem::take(&mut rest).split_at_mut(span.len as usize);
+            self.read_span(&span, head, scratch)?;
+            rest = tail;
+            Ok(())
+        })
+    }
+
+    /// The bytes of an extent from `offset` in it on, as many as `target` takes. Chunks before are passed over.
+    pub fn read_part(
+        &self,
+        roots: &Roots,
+        extent: &Extent,
+        offset: u64,
+        target: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let end = offset + target.len() as u64;
+        let mut at = 0u64;
+        let mut bytes = Vec::new();
+        self.spans(roots, extent, |span| {
+            let (from, to) = (at.max(offset), (at + span.len).min(end));
+            if from < to {
+                bytes.resize(span.len as usize, 0);
+                self.read_span(&span, &mut bytes, scratch)?;
+                let piece = &bytes[(from - at) as usize..(to - at) as usize];
+                target[(from - offset) as usize..(to - offset) as usize].copy_from_slice(piece);
+            }
+            at += span.len;
+            Ok(())
+        })
+    }
+
+    fn read_span(&self, span: &Span, target: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+        let run = &span.open.footer.runs()[span.run];
+        let start = run.chunk_start(span.from) as usize;
+        let skip = span.skip as usize;
+        if !run.coding.is_none() {
+            let raw = self.run(&span.open, span.run, scratch)?;
+            target.copy_from_slice(&raw[start + skip..start + skip + target.len()]);
+            return Ok(());
+        }
+        let last = span.to - 1;
+        let whole = (run.chunk_start(last) + run.chunk_len(last)) as usize - start;
+        if whole == target.len() {
+            return self.read_plain(&span.open, run, span.from, span.to, target);
+        }
+        // Only whole chunks can be checked: the first and the last are read whole though only a part is wanted.
+        let mut bytes = vec![0; whole];
+        self.read_plain(&span.open, run, span.from, span.to, &mut bytes)?;
+        target.copy_from_slice(&bytes[skip..skip + target.len()]);
+        Ok(())
+    }
+}

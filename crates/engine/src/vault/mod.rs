@@ -1,0 +1,182 @@
+//! Reading what is stored, verified.
+//!
+//! What stays true: no byte leaves the vault that was not checked against a hash which a reference vouches for.
+//! What is found damaged is noted, so that the caller can record it.
+
+mod extents;
+mod lru;
+mod runs;
+mod trees;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use stdchk_catalog::{ChunkRange, State};
+use stdchk_object::forward::ForwardTable;
+use stdchk_object::pack::{self, ChunkKind, Footer};
+use stdchk_object::{Error, Kind, Locator, PackName, PackRef, Result};
+use stdchk_store::Store;
+
+use lru::Lru;
+pub use runs::Scratch;
+pub use trees::LeafAt;
+
+/// References by name: what a part vouches for.
+pub type Roots = HashMap<PackName, PackRef>;
+/// Chunks found damaged, by pack; `(0, u32::MAX)` is a whole pack.
+pub type Damaged = Vec<(PackName, ChunkRange)>;
+
+/// A pack whose footer was verified.
+pub struct OpenPack {
+    /// How it is referred to.
+    pub pack: PackRef,
+    /// What it holds.
+    pub footer: Footer,
+}
+
+/// Reads packs of one store, as one state of the catalog sees them.
+pub struct Vault {
+    store: Arc<dyn Store>,
+    state: Arc<State>,
+    footers: Mutex<Lru<PackName, Arc<OpenPack>>>,
+    tables: Mutex<HashMap<PackName, Arc<ForwardTable>>>,
+    runs: Mutex<Lru<(PackName, u32), Arc<Vec<u8>>>>,
+    damaged: Mutex<Damaged>,
+}
+
+impl Vault {
+    /// A reader that keeps about `memory` bytes of footers and runs at hand.
+    pub fn new(store: Arc<dyn Store>, state: Arc<State>, memory: usize) -> Vault {
+        Vault {
+            store,
+            state,
+            footers: Mutex::new(Lru::new(memory / 2)),
+            tables: Mutex::new(HashMap::new()),
+            runs: Mutex::new(Lru::new(memory / 2)),
+            damaged: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// The store that it reads.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// The state that it reads by.
+    pub fn state(&self) -> &Arc<State> {
+        &self.state
+    }
+
+    /// What was found damaged since the last time this was asked.
+    pub fn take_damaged(&self) -> Damaged {
+        std::mem::take(&mut *locked(&self.damaged))
+    }
+
+    fn note(&self, pack: PackName, chunks: ChunkRange, error: Error) -> Error {
+        // A full disk or a denied permission says nothing about the bytes.
+        if matches!(error.kind(), Kind::Corrupt | Kind::NotFound) {
+            locked(&self.damaged).push((pack, chunks));
+            return error.with_kind(Kind::Corrupt);
+        }
+        error
+    }
+
+    /// Opens a pack that is referred to.
+    pub fn open(&self, pack: &PackRef) -> Result<Arc<OpenPack>> {
+        if let Some(open) = locked(&self.footers).get(&pack.name) {
+            if open.pack == *pack {
+                return Ok(open);
+            }
+            let text = format!("pack {}: it is not the pack that was referred to", pack.name);
+            return Err(Error::corrupt(text));
+        }
+        self.read_footer(pack.name, pack.length, Some(pack))
+            .map_err(|error| self.note(pack.name, (0, u32::MAX), error))
+    }
+
+    /// Opens a pack that is known by name only; its own root must match its contents.
+    pub fn open_named(&self, name: PackName) -> Result<Arc<OpenPack>> {
+        if let Some(open) = locked(&self.footers).get(&name) {
+            return Ok(open);
+        }
+        let length = self.store.length(name)?;
+        self.read_footer(name, length, None)
+    }
+
+    fn read_footer(&self, name: PackName, length: u64, expected: Option<&PackRef>) -> Result<Arc<OpenPack>> {
+        let bad = |why: &str| Error::corrupt(format!("pack {name}: {why}"));
+        if length < (pack::HEADER_BYTES + pack::TRAILER_BYTES) as u64 {
+            return Err(bad("it is too short to be a pack"));
+        }
+        if expected.is_some() && self.store.length(name)? != length {
+            return Err(bad("its length is not the one that was referred to"));
+        }
+        let tail_len = pack::tail_length(length);
+        let mut tail = vec![0; tail_len as usize];
+        self.store.read(name, length - tail_len, &mut tail)?;
+        let trailer = pack::Trailer::decode(name, length, &tail[tail.len() - pack::TRAILER_BYTES..])?;
+        let end_len = trailer.footer_len as usize + pack::TRAILER_BYTES;
+        let end = if end_len <= tail.len() {
+            &tail[tail.len() - end_len..]
+        } else {
+            tail = vec![0; end_len];
+            self.store.read(name, trailer.footer_offset, &mut tail)?;
+            &tail[..]
+        };
+        let open = match expected {
+            Some(pack) => OpenPack { pack: *pack, footer: pack::open_footer(pack, end)? },
+            None => {
+                let (pack, footer) = pack::open_footer_unreferenced(name, length, end)?;
+                OpenPack { pack, footer }
+            }
+        };
+        let open = Arc::new(open);
+        let bytes = open.footer.memory_bytes();
+        locked(&self.footers).put(name, open.clone(), bytes);
+        Ok(open)
+    }
+
+    /// Where a chunk lies now: the pack, the chunk there, and for how many chunks from it on the answer holds.
+    pub fn resolve(&self, roots: &Roots, name: PackName, chunk: u32) -> Result<(Arc<OpenPack>, u32, u32)> {
+        if let Some(at) = self.state.forwards().get(&name) {
+            let table = self.table(name, at)?;
+            let Some((pack, chunk, count)) = table.lookup(chunk) else {
+                let text = format!("chunk {chunk} of pack {name} was not kept when the pack was compacted");
+                return Err(Error::corrupt(text));
+            };
+            return Ok((self.open(pack)?, chunk, count));
+        }
+        let pack = roots.get(&name).ok_or_else(|| {
+            Error::corrupt(format!("pack {name} is named by a tree, but not among the part's references"))
+        })?;
+        let open = self.open(pack)?;
+        let count = open.footer.chunk_count().saturating_sub(chunk);
+        Ok((open, chunk, count))
+    }
+
+    /// The table that says where the chunks of a compacted pack went.
+    pub fn table(&self, old: PackName, at: &Locator) -> Result<Arc<ForwardTable>> {
+        if let Some(table) = locked(&self.tables).get(&old) {
+            return Ok(table.clone());
+        }
+        let open = self.open(&at.pack)?;
+        let bytes = self.chunk(&open, at.chunk, ChunkKind::Forward)?;
+        let table = Arc::new(ForwardTable::decode(&bytes)?);
+        if table.old != old {
+            return Err(Error::corrupt(format!("the forward table of pack {old} is that of {}", table.old)));
+        }
+        locked(&self.tables).insert(old, table.clone());
+        Ok(table)
+    }
+
+    /// Whether a chunk is known to be damaged.
+    pub fn is_damaged(&self, pack: PackName, chunk: u32) -> bool {
+        let ranges = self.state.damaged().get(&pack);
+        ranges.is_some_and(|ranges| ranges.iter().any(|&(from, to)| (from..to).contains(&chunk)))
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Caches and notes are whole after every statement, so a panic elsewhere does not spoil them.
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

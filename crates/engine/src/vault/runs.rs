@@ -1,0 +1,99 @@
+//! Reading chunks out of runs.
+
+use std::sync::Arc;
+
+use stdchk_codec::Press;
+use stdchk_object::hash::Domain;
+use stdchk_object::pack::{ChunkKind, Run};
+use stdchk_object::{Error, Result};
+
+use super::{OpenPack, Vault, locked};
+
+/// What a reader keeps between reads: a decompressor and room.
+#[derive(Default)]
+pub struct Scratch {
+    press: Press,
+    bytes: Vec<u8>,
+}
+
+impl Vault {
+    /// One chunk, which must be of that kind.
+    pub fn chunk(&self, open: &OpenPack, chunk: u32, kind: ChunkKind) -> Result<Vec<u8>> {
+        let index = self.run_index(open, chunk, kind)?;
+        let run = &open.footer.runs()[index];
+        let (start, len) = (run.chunk_start(chunk) as usize, run.chunk_len(chunk) as usize);
+        if !run.coding.is_none() {
+            let raw = self.run(open, index, &mut Scratch::default())?;
+            return Ok(raw[start..start + len].to_vec());
+        }
+        let mut bytes = vec![0; len];
+        self.read_plain(open, run, chunk, chunk + 1, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The run that holds a chunk, which must be of that kind.
+    pub fn run_index(&self, open: &OpenPack, chunk: u32, kind: ChunkKind) -> Result<usize> {
+        let name = open.pack.name;
+        let index = open.footer.run_index(chunk).ok_or_else(|| {
+            Error::corrupt(format!("pack {name} has no chunk {chunk}, which is referred to"))
+        })?;
+        if open.footer.runs()[index].kind != kind {
+            return Err(Error::corrupt(format!("chunk {chunk} of pack {name} is not of the kind expected")));
+        }
+        Ok(index)
+    }
+
+    /// Reads chunks `from..to` of a run that is stored as it is; `bytes` is exactly as long as they are.
+    pub fn read_plain(&self, open: &OpenPack, run: &Run, from: u32, to: u32, bytes: &mut [u8]) -> Result<()> {
+        let name = open.pack.name;
+        let offset = run.offset + u64::from(run.chunk_start(from));
+        self.store
+            .read(name, offset, bytes)
+            .and_then(|()| check(open, run, from, to, bytes))
+            .map_err(|error| self.note(name, (from, to), error))
+    }
+
+    /// A whole run, decompressed.
+    pub fn run(&self, open: &OpenPack, index: usize, scratch: &mut Scratch) -> Result<Arc<Vec<u8>>> {
+        let key = (open.pack.name, index as u32);
+        if let Some(raw) = locked(&self.runs).get(&key) {
+            return Ok(raw);
+        }
+        let run = &open.footer.runs()[index];
+        let raw = self
+            .decompress(open, run, scratch)
+            .map_err(|error| self.note(open.pack.name, (run.first_chunk, run.end_chunk()), error))?;
+        let raw = Arc::new(raw);
+        locked(&self.runs).put(key, raw.clone(), raw.len());
+        Ok(raw)
+    }
+
+    fn decompress(&self, open: &OpenPack, run: &Run, scratch: &mut Scratch) -> Result<Vec<u8>> {
+        let name = open.pack.name;
+        scratch.bytes.resize(run.stored_len as usize, 0);
+        self.store.read(name, run.offset, &mut scratch.bytes)?;
+        let stored = run.stored_hash;
+        if stored.is_some_and(|hash| Domain::StoredRun.hash(&scratch.bytes).half() != hash) {
+            let text = format!("pack {name}: chunks {}..{} are damaged", run.first_chunk, run.end_chunk());
+            return Err(Error::corrupt(text));
+        }
+        let mut raw = Vec::new();
+        scratch.press.decompress(run.coding, &scratch.bytes, run.raw_len as usize, &mut raw)?;
+        check(open, run, run.first_chunk, run.end_chunk(), &raw)?;
+        Ok(raw)
+    }
+}
+
+/// Checks chunks `from..to`, which lie one after the other in `bytes`, against their hashes.
+fn check(open: &OpenPack, run: &Run, from: u32, to: u32, bytes: &[u8]) -> Result<()> {
+    let domain = run.kind.domain();
+    let mut rest = bytes;
+    for chunk in from..to {
+        let (head, tail) = rest.split_at(run.chunk_len(chunk) as usize);
+        if open.footer.hash(chunk) != Some(&domain.hash(head)) {
+            return Err(Error::corrupt(format!("pack {}: chunk {chunk} is damaged", open.pack.name)));
+        }
+        rest = tail;
+    }
+    Ok(())
+}
