@@ -16,25 +16,45 @@ const RETRIES_MAX: u32 = 10_000;
 /// A catalog kept as objects.
 pub struct ObjectCatalog {
     objects: Arc<dyn Objects>,
-    state: Mutex<Arc<State>>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    state: Arc<State>,
+    /// Records up to this one are known to survive a power cut.
+    durable: u64,
 }
 
 impl ObjectCatalog {
     /// The catalog among `objects`; none there is an empty one.
     pub fn new(objects: Arc<dyn Objects>) -> ObjectCatalog {
-        ObjectCatalog { objects, state: Mutex::new(Arc::new(State::default())) }
+        ObjectCatalog { objects, inner: Mutex::new(Inner { state: Arc::default(), durable: 0 }) }
     }
 
-    fn locked(&self) -> MutexGuard<'_, Arc<State>> {
+    fn locked(&self) -> MutexGuard<'_, Inner> {
         // A panic elsewhere leaves a state that was valid: it only ever changes by whole records.
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Reads the state from nothing, for `verify`: what is in memory proves nothing about what is stored.
-    pub fn reread(&self) -> Result<State> {
-        let mut state = State::default();
-        log::catch_up(&*self.objects, &mut state)?;
-        Ok(state)
+    /// Puts a record at its place in the log; says `false` if another one took it.
+    fn put(&self, record: &Record, durable: bool, inner: &mut Inner) -> Result<bool> {
+        if inner.durable + 1 < record.number {
+            // A power cut must not take the record before this one and leave this one.
+            self.objects.sync_folder("log")?;
+            inner.durable = record.number - 1;
+        }
+        let name = record_name(record.number);
+        if !self.objects.create(&name, &record.encode(), durable)? {
+            return Ok(false);
+        }
+        if !self.is_in_log(record.number)? {
+            self.objects.delete(&[name])?;
+            return Ok(false);
+        }
+        if durable {
+            inner.durable = record.number;
+        }
+        Ok(true)
     }
 
     /// Whether record `number`, just created, is really in the log: if the mark has moved far beyond it, it may
@@ -47,40 +67,44 @@ impl ObjectCatalog {
 
 impl Catalog for ObjectCatalog {
     fn state(&self) -> Result<Arc<State>> {
-        let mut state = self.locked();
-        log::catch_up(&*self.objects, Arc::make_mut(&mut state))?;
-        Ok(state.clone())
+        let mut inner = self.locked();
+        log::catch_up(&*self.objects, Arc::make_mut(&mut inner.state))?;
+        Ok(inner.state.clone())
     }
 
     fn append(&self, durable: bool, decide: &mut Decide) -> Result<Arc<State>> {
-        let mut state = self.locked();
+        let mut inner = self.locked();
         for retry in 0..RETRIES_MAX {
-            log::catch_up(&*self.objects, Arc::make_mut(&mut state))?;
-            let ops = decide(&state)?;
+            log::catch_up(&*self.objects, Arc::make_mut(&mut inner.state))?;
+            let ops = decide(&inner.state)?;
             if ops.is_empty() {
-                return Ok(state.clone());
+                return Ok(inner.state.clone());
             }
-            ops.iter().try_for_each(|op| state.check(op))?;
-            let record = make_record(state.number() + 1, ops)?;
-            let name = record_name(record.number);
-            if !self.objects.create(&name, &record.encode(), durable)? {
+            ops.iter().try_for_each(|op| inner.state.check(op))?;
+            let record = make_record(inner.state.number() + 1, ops)?;
+            if !self.put(&record, durable, &mut inner)? {
                 pause(retry)?;
                 continue;
             }
-            if !self.is_in_log(record.number)? {
-                self.objects.delete(&[name])?;
-                continue;
-            }
-            Arc::make_mut(&mut state).apply(&record)?;
+            Arc::make_mut(&mut inner.state).apply(&record)?;
             if record.number.is_multiple_of(SNAPSHOT_EVERY) {
                 // The record stands whatever becomes of the snapshot; the next one gets another chance.
-                if let Err(error) = log::snapshot(&*self.objects, &state) {
+                if let Err(error) = log::snapshot(&*self.objects, &inner.state) {
                     tracing::warn!("the catalog's snapshot {} was not made: {error}", record.number);
                 }
             }
-            return Ok(state.clone());
+            return Ok(inner.state.clone());
         }
         Err(Error::new(Kind::Conflict, "others were faster too many times; try again"))
+    }
+
+    fn verify(&self) -> Result<Vec<String>> {
+        let mut problems = log::check_all(&*self.objects)?;
+        // What is in memory proves nothing about what is stored.
+        if let Err(error) = log::catch_up(&*self.objects, &mut State::default()) {
+            problems.push(error.to_string());
+        }
+        Ok(problems)
     }
 
     fn beat(&self, session: SessionId) -> Result<()> {

@@ -125,3 +125,34 @@ fn trim(objects: &dyn Objects, snapshot: u64) -> Result<()> {
         older(objects.names("snapshots")?, snapshot.saturating_sub(SNAPSHOTS_KEPT * SNAPSHOT_EVERY));
     objects.delete(&snapshots.map(|name| format!("snapshots/{name}")).collect::<Vec<_>>())
 }
+
+/// Reads every record, snapshot and the mark; what is wrong with them.
+pub fn check_all(objects: &dyn Objects) -> Result<Vec<String>> {
+    let mut problems = Vec::new();
+    let mut check = |name: String, done: Result<()>| {
+        if let Err(error) = done {
+            problems.push(format!("{name}: {error}"));
+        }
+    };
+    check("mark".to_owned(), read_mark(objects).map(drop));
+    for folder in ["log", "snapshots"] {
+        for name in objects.names(folder)? {
+            let path = format!("{folder}/{name}");
+            // What is trimmed away meanwhile is no problem.
+            let Some(bytes) = objects.get(&path)? else { continue };
+            let number = match name.parse::<u64>() {
+                Ok(number) if format!("{number:016}") == name => number,
+                _ => {
+                    check(path, Err(Error::corrupt("a file that does not belong here")));
+                    continue;
+                }
+            };
+            let read = match folder {
+                "log" => Record::decode(number, &bytes).map(drop),
+                _ => State::decode(number, &bytes).map(drop),
+            };
+            check(path, read);
+        }
+    }
+    Ok(problems)
+}

@@ -20,7 +20,7 @@ use stdchk_object::{Result, SessionId};
 pub use op::{CheckpointEntry, ChunkRange, Durability, Op, Owner, PartEntry, SessionEntry, SessionKind};
 pub use policy::Policy;
 pub use record::Record;
-pub use state::{App, OpenSession, State};
+pub use state::{App, Forward, OpenSession, State};
 
 /// Decides what to append, given the newest state. It may be called again when others were faster.
 pub type Decide<'a> = dyn FnMut(&State) -> Result<Vec<Op>> + 'a;
@@ -40,6 +40,9 @@ pub trait Catalog: Send + Sync {
 
     /// How long ago each session was last said to be alive, by the catalog's own clock. Only a suggestion.
     fn beat_ages(&self) -> Result<BTreeMap<SessionId, Duration>>;
+
+    /// Reads everything that is stored of the catalog, also what no longer matters; says what is wrong with it.
+    fn verify(&self) -> Result<Vec<String>>;
 
     /// Forgets the heartbeats of sessions that have ended.
     fn forget_beats(&self, sessions: &[SessionId]) -> Result<()>;

@@ -8,11 +8,12 @@
 //! damaged, and its hashes are compared in full. Segments may vanish or be rubbish at any time.
 //!
 //! A segment: `STDCHKIX`, u16 version 1, u8 bits, u8 0, u32 entries, u32 packs, u32 0; then `2^bits + 1` u32: where
-//! each bucket begins; entries of u64 fingerprint and u32 pack, by fingerprint; 16 bytes for each pack: its name.
+//! each bucket begins; entries of u64 fingerprint and u32 pack, by fingerprint; 16 bytes for each pack: its name; 32 bytes: the hash of all that under the envelope context, for `verify`.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use stdchk_object::hash::Domain;
 use stdchk_object::{Error, Hash, Kind, PackName, Result};
 use stdchk_store::Objects;
 
@@ -70,6 +71,8 @@ impl IndexBuilder {
             out.extend_from_slice(&pack.to_le_bytes());
         }
         self.packs.iter().for_each(|pack| out.extend_from_slice(&pack.to_bytes()));
+        let hash = Domain::Envelope.hash(&out);
+        out.extend_from_slice(hash.as_bytes());
         out
     }
 }
@@ -181,7 +184,7 @@ impl Index {
         if builder.entries.is_empty() {
             return Ok(());
         }
-        self.objects.create(&format!("index/{}", new_name()?), &builder.encode(), false)?;
+        self.objects.replace(&format!("index/{}", new_name()?), &builder.encode(), false)?;
         if self.segments.len() < SEGMENTS_MAX {
             return Ok(());
         }
@@ -208,10 +211,25 @@ impl Index {
         }
         merged.drop_unused_packs();
         if !merged.entries.is_empty() {
-            self.objects.create(&format!("index/{}", new_name()?), &merged.encode(), false)?;
+            self.objects.replace(&format!("index/{}", new_name()?), &merged.encode(), false)?;
         }
         let old: Vec<String> = self.segments.into_iter().map(|segment| segment.name).collect();
         self.objects.delete(&old)
+    }
+
+    /// The names of segments that are not as they were written.
+    pub fn verify(objects: &dyn Objects) -> Result<Vec<String>> {
+        let mut damaged = Vec::new();
+        for name in objects.names("index")? {
+            let Some(bytes) = objects.get(&format!("index/{name}"))? else { continue };
+            let whole = bytes
+                .split_last_chunk::<32>()
+                .is_some_and(|(covered, hash)| Domain::Envelope.hash(covered).as_bytes() == hash);
+            if !whole {
+                damaged.push(format!("index/{name}"));
+            }
+        }
+        Ok(damaged)
     }
 
     /// Removes every segment, also those that cannot be read.
@@ -246,7 +264,6 @@ fn new_name() -> Result<String> {
 mod tests {
     use super::*;
     use stdchk_object::SessionId;
-    use stdchk_object::hash::Domain;
     use stdchk_store::MemoryStore;
 
     fn pack(number: u32) -> PackName {

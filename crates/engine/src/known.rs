@@ -35,11 +35,6 @@ impl Known {
         Known { slots: vec![None; sets * WAYS], next: vec![0; sets], packs: Vec::new() }
     }
 
-    /// How many chunks it can hold.
-    pub fn capacity(&self) -> usize {
-        self.slots.len()
-    }
-
     /// Makes a pack known; its index.
     pub fn add_pack(&mut self, name: PackName) -> u32 {
         self.packs.push(name);
@@ -85,12 +80,12 @@ mod tests {
         let mut known = Known::new(100 << 10);
         let pack = known.add_pack(PackName { session: SessionId(1), writer: 0, number: 0 });
         let hash = |i: u32| Domain::Data.hash(&i.to_le_bytes());
-        let total = known.capacity() as u32 * 2;
+        let total = known.slots.len() as u32 * 2;
         for i in 0..total {
             known.insert(&hash(i), 4, Place { pack, chunk: i });
         }
         let found: Vec<u32> = (0..total).filter(|&i| known.find(&hash(i), 4).is_some()).collect();
-        assert!(found.len() > known.capacity() * 9 / 10);
+        assert!(found.len() > known.slots.len() * 9 / 10);
         for i in found {
             assert_eq!(known.find(&hash(i), 4), Some(Place { pack, chunk: i }));
             assert_eq!(known.find(&hash(i), 5), None);

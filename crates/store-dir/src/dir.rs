@@ -179,7 +179,7 @@ impl Store for DirStore {
 
 impl Objects for DirStore {
     fn create(&self, name: &str, bytes: &[u8], durable: bool) -> Result<bool> {
-        let linked = self.through_temporary(bytes, durable, |temporary| self.fs.link(temporary, name));
+        let linked = self.through_temporary(bytes, true, |temporary| self.fs.link(temporary, name));
         let created = match linked {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

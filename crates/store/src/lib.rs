@@ -38,7 +38,7 @@ pub trait Store: Send + Sync {
 /// A place for small objects with names like `log/0000000000000001`: one folder, one name.
 pub trait Objects: Send + Sync {
     /// Creates an object unless it exists; says whether it did. Exactly one of several that try succeeds.
-    /// An object is never visible in part. If `durable`, object and name survive a power cut on return.
+    /// An object is never visible in part, not even after a power cut. If `durable`, it survives one on return.
     fn create(&self, name: &str, bytes: &[u8], durable: bool) -> Result<bool>;
 
     /// Creates or replaces an object; readers see the old or the new one, never a mixture.

@@ -2,7 +2,7 @@
 
 use stdchk_object::{Error, Kind, PackName, Result, SessionId};
 
-use super::{App, OpenSession, State};
+use super::{App, Forward, OpenSession, State};
 use crate::op::{CheckpointEntry, Op, SessionKind};
 use crate::record::Record;
 
@@ -66,8 +66,10 @@ impl State {
             return Err(Error::invalid(text));
         }
         for pack in revived {
-            if self.condemned.get(pack).is_some_and(|&at| at <= session.opened_at) {
-                let text = format!("pack {pack} was condemned before session {id} began to refer to it");
+            let condemned = self.condemned.get(pack).is_some_and(|&at| at <= session.opened_at);
+            let forwarded = self.forwards.get(pack).is_some_and(|forward| forward.since <= session.opened_at);
+            if condemned || forwarded {
+                let text = format!("pack {pack} was condemned or compacted before session {id} began");
                 return Err(Error::new(Kind::Conflict, text));
             }
         }
@@ -124,7 +126,11 @@ impl State {
             }
             Op::Commit(session, checkpoint, revived) => {
                 self.sessions.remove(session);
-                revived.iter().for_each(|pack| _ = self.condemned.remove(pack));
+                for pack in revived {
+                    // Its file is still there whole: nothing is swept while a session older than this lives.
+                    self.condemned.remove(pack);
+                    self.forwards.remove(pack);
+                }
                 self.add_checkpoint(checkpoint);
             }
             Op::End(session) | Op::Fence(session) => _ = self.sessions.remove(session),
@@ -150,7 +156,11 @@ impl State {
             Op::Forward(session, tables) => {
                 self.sessions.remove(session);
                 self.commits += 1;
-                tables.iter().for_each(|&(old, table)| _ = self.forwards.insert(old, table));
+                for &(old, table) in tables {
+                    // A table that is written again, to stay one step, is as old as it was.
+                    let since = self.forwards.get(&old).map_or(self.number, |forward| forward.since);
+                    self.forwards.insert(old, Forward { table, since });
+                }
             }
             Op::Unforward(packs) => packs.iter().for_each(|pack| _ = self.forwards.remove(pack)),
             Op::Damage(pack, ranges) => {

@@ -5,7 +5,7 @@
 //! sessions:   varint count; each: session entry, varint opened_at, varint parts, each a part entry
 //! apps:       varint count; each: string name, policy, varint checkpoints, each a checkpoint entry
 //! condemned:  varint count; each: pack name, varint record
-//! forwards:   varint count; each: pack name, locator of the table
+//! forwards:   varint count; each: pack name, locator of the table, varint record
 //! damaged:    varint count; each: pack name, varint ranges, each varint from, varint to
 //! ```
 
@@ -13,7 +13,7 @@ use stdchk_object::envelope::{Sort, open, seal};
 use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{AppName, Error, Locator, PackName, Result};
 
-use super::{App, OpenSession, State};
+use super::{App, Forward, OpenSession, State};
 use crate::op::{CheckpointEntry, PartEntry, SessionEntry, decode_ranges, encode_ranges};
 use crate::policy::Policy;
 
@@ -43,9 +43,10 @@ impl State {
             out.varint(at);
         }
         out.varint(self.forwards.len() as u64);
-        for (pack, table) in &self.forwards {
+        for (pack, forward) in &self.forwards {
             out.raw(&pack.to_bytes());
-            table.encode(&mut out);
+            forward.table.encode(&mut out);
+            out.varint(forward.since);
         }
         out.varint(self.damaged.len() as u64);
         for (pack, ranges) in &self.damaged {
@@ -80,7 +81,8 @@ impl State {
             state.condemned.insert(PackName::decode(r)?, r.varint()?);
         }
         for _ in 0..r.count(PackName::BYTES + Locator::BYTES_MIN)? {
-            state.forwards.insert(PackName::decode(r)?, Locator::decode(r)?);
+            let name = PackName::decode(r)?;
+            state.forwards.insert(name, Forward { table: Locator::decode(r)?, since: r.varint()? });
         }
         for _ in 0..r.count(PackName::BYTES + 1)? {
             state.damaged.insert(PackName::decode(r)?, decode_ranges(r)?);

@@ -26,6 +26,15 @@ pub struct OpenSession {
     pub parts: Vec<PartEntry>,
 }
 
+/// Where the table lies that says where a pack's chunks went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Forward {
+    /// The table.
+    pub table: Locator,
+    /// The record that made it valid.
+    pub since: u64,
+}
+
 /// What is known of an application.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct App {
@@ -52,7 +61,7 @@ pub struct State {
     pub(crate) sessions: BTreeMap<SessionId, OpenSession>,
     pub(crate) apps: BTreeMap<AppName, App>,
     pub(crate) condemned: BTreeMap<PackName, u64>,
-    pub(crate) forwards: BTreeMap<PackName, Locator>,
+    pub(crate) forwards: BTreeMap<PackName, Forward>,
     pub(crate) damaged: BTreeMap<PackName, Vec<ChunkRange>>,
 }
 
@@ -93,13 +102,18 @@ impl State {
     }
 
     /// Where the tables lie that say what compaction moved.
-    pub fn forwards(&self) -> &BTreeMap<PackName, Locator> {
+    pub fn forwards(&self) -> &BTreeMap<PackName, Forward> {
         &self.forwards
     }
 
     /// Chunks known to be damaged.
     pub fn damaged(&self) -> &BTreeMap<PackName, Vec<ChunkRange>> {
         &self.damaged
+    }
+
+    /// Which of `packs` a commit must list as revived, because they were condemned or forwarded meanwhile.
+    pub fn to_revive(&self, packs: impl Iterator<Item = PackName>) -> Vec<PackName> {
+        packs.filter(|pack| self.condemned.contains_key(pack) || self.forwards.contains_key(pack)).collect()
     }
 
     /// Condemned packs whose files may be removed now.

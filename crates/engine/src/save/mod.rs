@@ -16,6 +16,7 @@
 mod assembly;
 mod blob;
 mod finish;
+mod rewrite;
 mod stream;
 mod unit;
 
@@ -39,6 +40,7 @@ use crate::workers::{Answer, Workers};
 
 use assembly::{Assembly, SealedPack};
 pub use finish::{FinishedPart, write_manifest};
+pub use rewrite::Rewriter;
 pub use unit::Source;
 
 /// Chunks of the parent that are looked up by hash from the start; a larger parent is found through the index.

@@ -17,6 +17,7 @@ use stdchk_object::pack::{self, ChunkKind, Footer};
 use stdchk_object::{Error, Kind, Locator, PackName, PackRef, Result};
 use stdchk_store::Store;
 
+pub use extents::Span;
 use lru::Lru;
 pub use runs::Scratch;
 pub use trees::LeafAt;
@@ -138,8 +139,8 @@ impl Vault {
 
     /// Where a chunk lies now: the pack, the chunk there, and for how many chunks from it on the answer holds.
     pub fn resolve(&self, roots: &Roots, name: PackName, chunk: u32) -> Result<(Arc<OpenPack>, u32, u32)> {
-        if let Some(at) = self.state.forwards().get(&name) {
-            let table = self.table(name, at)?;
+        if let Some(forward) = self.state.forwards().get(&name) {
+            let table = self.table(name, &forward.table)?;
             let Some((pack, chunk, count)) = table.lookup(chunk) else {
                 let text = format!("chunk {chunk} of pack {name} was not kept when the pack was compacted");
                 return Err(Error::corrupt(text));

@@ -1,0 +1,106 @@
+//! Sessions: opened in the catalog, kept alive by heartbeats, ended once.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+
+use stdchk_catalog::{Catalog, Op, Owner, SessionEntry, SessionKind, State};
+use stdchk_object::{Error, Kind, Result, SessionId};
+
+/// How long a session of a process may be silent. It says that it is alive four times as often.
+pub const LEASE: Duration = Duration::from_secs(60);
+
+/// A session of this process. Dropped without having been ended, it ends with nothing.
+pub struct Session {
+    catalog: Arc<dyn Catalog>,
+    id: SessionId,
+    state: Arc<State>,
+    ended: bool,
+    beating: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+/// A random number, from the operating system.
+pub fn random_u64() -> Result<u64> {
+    getrandom::u64()
+        .map_err(|error| Error::new(Kind::Io, format!("the system gives no random numbers: {error}")))
+}
+
+/// Opens a session in the catalog without keeping it alive; its id, and the state right after.
+pub fn open_session(
+    catalog: &dyn Catalog,
+    kind: SessionKind,
+    owner: &Owner,
+    lease: Duration,
+) -> Result<(SessionId, Arc<State>)> {
+    let id = SessionId(random_u64()?);
+    let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
+    let entry = SessionEntry { id, kind, owner: owner.clone(), lease_ms };
+    catalog.beat(id)?;
+    let state = catalog.append(false, &mut |_| Ok(vec![Op::Open(entry.clone())]))?;
+    Ok((id, state))
+}
+
+impl Session {
+    /// Opens a session.
+    pub fn open(catalog: Arc<dyn Catalog>, kind: SessionKind, owner: &Owner) -> Result<Session> {
+        let (id, state) = open_session(&*catalog, kind, owner, LEASE)?;
+        let beating = Some(beat(catalog.clone(), id));
+        Ok(Session { catalog, id, state, ended: false, beating })
+    }
+
+    /// Its id.
+    pub fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// The state right after it was opened: what is referred to in it stays while the session lives.
+    pub fn state(&self) -> &Arc<State> {
+        &self.state
+    }
+
+    /// Ends the session by what `decide` returns, in one record.
+    pub fn end_with(
+        mut self,
+        durable: bool,
+        decide: &mut dyn FnMut(&State) -> Result<Vec<Op>>,
+    ) -> Result<Arc<State>> {
+        let state = self.catalog.append(durable, decide)?;
+        self.ended = !state.sessions().contains_key(&self.id);
+        Ok(state)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some((stop, thread)) = self.beating.take() {
+            drop(stop);
+            let _ = thread.join();
+        }
+        let id = self.id;
+        if !self.ended {
+            let end = |state: &State| {
+                Ok(if state.sessions().contains_key(&id) { vec![Op::End(id)] } else { Vec::new() })
+            };
+            if let Err(error) = self.catalog.append(false, &mut { end }) {
+                tracing::warn!(
+                    "session {id} is left open, and will be fenced by garbage collection: {error}"
+                );
+            }
+        }
+        let _ = self.catalog.forget_beats(&[id]);
+    }
+}
+
+fn beat(catalog: Arc<dyn Catalog>, id: SessionId) -> (Sender<()>, JoinHandle<()>) {
+    let (stop, stopped) = bounded::<()>(0);
+    let thread = std::thread::spawn(move || {
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(LEASE / 4) {
+            if let Err(error) = catalog.beat(id) {
+                tracing::warn!("session {id} cannot say that it is alive: {error}");
+            }
+        }
+    });
+    (stop, thread)
+}
