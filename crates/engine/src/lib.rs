@@ -28,4 +28,4 @@ pub use save::{FinishedPart, PartWriter, Rewriter, Source, write_manifest};
 pub use session::Session;
 pub use vault::{Damaged, OpenPack, Roots, Scratch, Span, Vault};
 pub use view::{PartView, View};
-pub use workers::Workers;
+pub use workers::{Answer, Workers};

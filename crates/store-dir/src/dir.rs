@@ -81,7 +81,7 @@ impl DirStore {
     /// Writes a temporary file, synced if asked, and hands it to `place`; then it is gone again.
     fn through_temporary(
         &self,
-        bytes: &[u8],
+        pieces: &[&[u8]],
         durable: bool,
         place: impl FnOnce(&str) -> io::Result<()>,
     ) -> io::Result<()> {
@@ -89,7 +89,7 @@ impl DirStore {
         let temporary = format!("tmp/{}-{number}", self.tag);
         let placed = self
             .fs
-            .write_new(&temporary, &[bytes])
+            .write_new(&temporary, pieces)
             .and_then(|()| if durable { self.fs.sync_file(&temporary) } else { Ok(()) })
             .and_then(|()| place(&temporary));
         // After a rename there is nothing to remove; after a crash, garbage collection does it.
@@ -120,6 +120,13 @@ impl Store for DirStore {
             done => done,
         };
         done.context(|| self.failed("cannot write pack", &path))
+    }
+
+    fn replace(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
+        let path = pack_path(name);
+        self.through_temporary(pieces, true, |temporary| self.fs.rename(temporary, &path))
+            .and_then(|()| self.fs.sync_dir(&pack_folder(name)))
+            .context(|| self.failed("cannot replace pack", &path))
     }
 
     fn sync(&self, names: &[PackName]) -> Result<()> {
@@ -179,7 +186,7 @@ impl Store for DirStore {
 
 impl Objects for DirStore {
     fn create(&self, name: &str, bytes: &[u8], durable: bool) -> Result<bool> {
-        let linked = self.through_temporary(bytes, true, |temporary| self.fs.link(temporary, name));
+        let linked = self.through_temporary(&[bytes], true, |temporary| self.fs.link(temporary, name));
         let created = match linked {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -195,7 +202,7 @@ impl Objects for DirStore {
     }
 
     fn replace(&self, name: &str, bytes: &[u8], durable: bool) -> Result<()> {
-        self.through_temporary(bytes, durable, |temporary| self.fs.rename(temporary, name))
+        self.through_temporary(&[bytes], durable, |temporary| self.fs.rename(temporary, name))
             .context(|| self.failed("cannot write", name))?;
         if durable { self.sync_folder(folder_of(name)) } else { Ok(()) }
     }

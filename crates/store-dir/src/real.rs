@@ -96,7 +96,9 @@ impl Fs for RealFs {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.path(from), self.path(to))
+        let moved = fs::rename(self.path(from), self.path(to));
+        self.forget(to);
+        moved
     }
 
     fn unlink(&self, path: &str) -> io::Result<()> {

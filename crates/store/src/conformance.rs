@@ -44,6 +44,10 @@ pub fn store(store: &dyn Store) {
     ] {
         assert_eq!(kind, Kind::NotFound);
     }
+    store.replace(b, &[b"mended"]).expect("replace");
+    let mut mended = [0; 6];
+    store.read(b, 0, &mut mended).expect("read what was replaced");
+    assert_eq!(&mended, b"mended");
     store.remove(&[a, gone]).expect("remove passes over what is not there");
     assert_eq!(store.length(a).expect_err("removed").kind(), Kind::NotFound);
     assert_eq!(listed(store).len(), 1);

@@ -19,6 +19,10 @@ pub trait Store: Send + Sync {
     /// name is taken. After any other failure the name may be there, torn; nothing refers to it.
     fn put(&self, name: PackName, pieces: &[&[u8]]) -> Result<()>;
 
+    /// Puts a pack in the place of a damaged one of that name, durably and at once: readers see the old or the
+    /// new bytes. Only for repair, which makes the very bytes that were sealed.
+    fn replace(&self, name: PackName, pieces: &[&[u8]]) -> Result<()>;
+
     /// Makes packs durable: when it returns, their bytes and their names survive a power cut.
     fn sync(&self, names: &[PackName]) -> Result<()>;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use stdchk_codec::Press;
 use stdchk_object::hash::Domain;
 use stdchk_object::pack::{ChunkKind, Run};
-use stdchk_object::{Error, Result};
+use stdchk_object::{Error, Kind, Result};
 
 use super::{OpenPack, Vault, locked};
 
@@ -96,4 +96,48 @@ fn check(open: &OpenPack, run: &Run, from: u32, to: u32, bytes: &[u8]) -> Result
         rest = tail;
     }
     Ok(())
+}
+
+impl Vault {
+    /// Reads every run of a pack; the ranges of chunks that are damaged, as exactly as the runs allow.
+    pub fn check_runs(&self, open: &OpenPack) -> Result<Vec<(u32, u32)>> {
+        let mut scratch = Scratch::default();
+        let mut damaged: Vec<(u32, u32)> = Vec::new();
+        for run in open.footer.runs() {
+            if !run.coding.is_none() {
+                match self.decompress(open, run, &mut scratch) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == Kind::Corrupt => {
+                        damaged.push((run.first_chunk, run.end_chunk()))
+                    }
+                    Err(error) => return Err(error),
+                }
+                continue;
+            }
+            scratch.bytes.resize(run.stored_len as usize, 0);
+            match self.store.read(open.pack.name, run.offset, &mut scratch.bytes) {
+                Ok(()) => {}
+                Err(error) if error.kind() == Kind::Corrupt => {
+                    damaged.push((run.first_chunk, run.end_chunk()));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            for chunk in run.first_chunk..run.end_chunk() {
+                let start = run.chunk_start(chunk) as usize;
+                let bytes = &scratch.bytes[start..start + run.chunk_len(chunk) as usize];
+                if check(open, run, chunk, chunk + 1, bytes).is_err() {
+                    damaged.push((chunk, chunk + 1));
+                }
+            }
+        }
+        damaged.dedup_by(|next, last| {
+            let touches = next.0 <= last.1;
+            if touches {
+                last.1 = last.1.max(next.1);
+            }
+            touches
+        });
+        Ok(damaged)
+    }
 }
