@@ -65,6 +65,31 @@ impl DirStore {
         Ok((count, bytes))
     }
 
+    /// Files in the folders of packs that are no packs, or lie in the wrong folder.
+    pub fn strangers(&self) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        let mut look = |folder: String, allowed: &dyn Fn(&str) -> bool| -> Result<()> {
+            for entry in self.fs.list(&folder).context(|| self.failed("cannot list", &folder))? {
+                if !allowed(&entry.name) {
+                    found.push(if folder.is_empty() {
+                        entry.name
+                    } else {
+                        format!("{folder}/{}", entry.name)
+                    });
+                }
+            }
+            Ok(())
+        };
+        look(String::new(), &|name| matches!(name, "stdchk" | "mark"))?;
+        look("packs".to_owned(), &|_| false)?;
+        for folder in self.fs.list_dirs("packs").context(|| self.failed("cannot list", "packs"))? {
+            let folder = format!("packs/{folder}");
+            let is_pack = |name: &str| name.parse::<PackName>().is_ok_and(|name| pack_folder(name) == folder);
+            look(folder.clone(), &is_pack)?;
+        }
+        Ok(found)
+    }
+
     fn failed(&self, what: &str, path: &str) -> String {
         format!("{what} {}/{path}", self.place)
     }

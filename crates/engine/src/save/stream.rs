@@ -53,6 +53,30 @@ impl PartWriter {
 
     /// Adds what a stream gives until it ends.
     pub fn add_stream(&mut self, path: &str, stream: &mut dyn Read, progress: &dyn Fn(u64)) -> Result<()> {
+        self.add_read(path, stream, true, 0o600, 0, progress)
+    }
+
+    /// Adds a file whose bytes come as a stream.
+    pub fn add_file_stream(
+        &mut self,
+        path: &str,
+        stream: &mut dyn Read,
+        mode: u32,
+        mtime_ns: i64,
+        progress: &dyn Fn(u64),
+    ) -> Result<()> {
+        self.add_read(path, stream, false, mode, mtime_ns, progress)
+    }
+
+    fn add_read(
+        &mut self,
+        path: &str,
+        stream: &mut dyn Read,
+        is_stream: bool,
+        mode: u32,
+        mtime_ns: i64,
+        progress: &dyn Fn(u64),
+    ) -> Result<()> {
         self.claim(path)?;
         let shares = self.shares.len();
         let parent = self.parent_member(path);
@@ -66,7 +90,7 @@ impl PartWriter {
             Chunking::Page(page) => self.pages_of_stream(stream, page, &parent, progress)?,
             Chunking::Cdc(average) => self.chunks_of_stream(stream, average, progress)?,
         };
-        self.add_content(path, content, true, 0o600, 0, shares);
+        self.add_content(path, content, is_stream, mode, mtime_ns, shares);
         Ok(())
     }
 

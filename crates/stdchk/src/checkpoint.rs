@@ -1,0 +1,331 @@
+//! Reading: choosing a whole checkpoint, listing, restoring, single members, differences.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stdchk_catalog::{CheckpointEntry, Durability, Op, State};
+use stdchk_engine::{DiffRange, Roots, Sink, View, diff_blobs, restore_blob};
+use stdchk_object::error::Context;
+use stdchk_object::manifest::Manifest;
+use stdchk_object::member::{Body, Content, Member};
+use stdchk_object::{CheckpointId, Error, Kind, Result};
+use stdchk_upkeep::{Health, VerifyReport, check_quick, verify};
+
+use crate::files::{FileSink, set_metadata};
+use crate::host;
+use crate::naming::Spec;
+use crate::repository::{Reading, Repository};
+
+/// A member with its part's rank.
+#[derive(Clone, Debug)]
+pub struct RankedMember {
+    /// The rank of its part.
+    pub rank: u32,
+    /// The member.
+    pub member: Member,
+    roots: Arc<Roots>,
+}
+
+/// A checkpoint that can be read.
+pub struct Checkpoint<'a> {
+    repository: &'a Repository,
+    reading: &'a Reading,
+    /// Its entry in the catalog.
+    pub entry: CheckpointEntry,
+    /// What joins its parts.
+    pub manifest: Manifest,
+    /// Its members, by rank and path.
+    pub members: Vec<RankedMember>,
+}
+
+/// Why a checkpoint was passed over.
+#[derive(Clone, Debug)]
+pub struct Passed {
+    /// Which.
+    pub id: CheckpointId,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// How closely to look before a checkpoint is offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Manifests, member lists, presence and footers of all packs, and damage that is on record.
+    Quick,
+    /// Every byte.
+    Deep,
+}
+
+impl Repository {
+    /// The newest checkpoint that `spec` means and that is whole, and those newer ones that are not.
+    pub fn newest_whole(
+        &self,
+        reading: &Reading,
+        spec: &Spec,
+        look: Look,
+    ) -> Result<(Option<CheckpointEntry>, Vec<Passed>)> {
+        let mut passed = Vec::new();
+        for entry in spec.find(&reading.state)? {
+            match self.health(reading, entry, look)? {
+                Health::Whole => return Ok((Some(entry.clone()), passed)),
+                hurt => passed.push(Passed { id: entry.id(), problem: hurt.describe() }),
+            }
+        }
+        Ok((None, passed))
+    }
+
+    fn health(&self, reading: &Reading, entry: &CheckpointEntry, look: Look) -> Result<Health> {
+        let quick = check_quick(&reading.vault, entry)?;
+        // What was never synced may have died with the machine that held it.
+        let doubtful = entry.durability < Durability::Local && entry.boot != host::boot();
+        if !quick.is_whole() || (look == Look::Quick && !doubtful) {
+            return Ok(quick);
+        }
+        let id = entry.id();
+        let report = self.verify(reading, Some(&|entry| entry.id() == id), &|_, _| {})?;
+        Ok(report.checkpoints.into_iter().next().map_or(Health::Whole, |report| report.health))
+    }
+
+    /// Reads and checks the checkpoints that `wanted` chooses, or everything.
+    pub fn verify(
+        &self,
+        reading: &Reading,
+        wanted: Option<&dyn Fn(&CheckpointEntry) -> bool>,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<VerifyReport> {
+        verify(&self.ground(), &reading.state, wanted, true, progress)
+    }
+
+    /// Opens a checkpoint.
+    pub fn checkpoint<'a>(&'a self, reading: &'a Reading, entry: &CheckpointEntry) -> Result<Checkpoint<'a>> {
+        let opened = View::open(&reading.vault, &entry.manifest).and_then(|view| {
+            let mut members = Vec::new();
+            for part in &view.parts {
+                let (rank, roots) = (part.part.rank, part.roots.clone());
+                let of_part = part.members(&reading.vault)?.into_iter();
+                members.extend(of_part.map(|member| RankedMember { rank, member, roots: roots.clone() }));
+            }
+            members.sort_by(|a, b| (a.rank, &a.member.path).cmp(&(b.rank, &b.member.path)));
+            Ok((view.manifest, members))
+        });
+        let (manifest, members) = opened.context(|| format!("checkpoint {} cannot be read", entry.id()))?;
+        Ok(Checkpoint { repository: self, reading, entry: entry.clone(), manifest, members })
+    }
+
+    /// Records damage that a reader met, so that the next one knows.
+    pub fn record_damage(&self, reading: &Reading) {
+        let found = reading.vault.take_damaged();
+        if found.is_empty() {
+            return;
+        }
+        let mut by_pack: BTreeMap<_, Vec<(u32, u32)>> = BTreeMap::new();
+        found.into_iter().for_each(|(pack, range)| by_pack.entry(pack).or_default().push(range));
+        let record = |state: &State| {
+            let is_new = |(pack, ranges): &(&_, &Vec<_>)| {
+                let known = state.damaged().get(pack);
+                !ranges
+                    .iter()
+                    .all(|&(from, to)| known.is_some_and(|k| k.iter().any(|&(a, b)| a <= from && to <= b)))
+            };
+            let new = by_pack.iter().filter(is_new);
+            Ok(new.map(|(pack, ranges)| Op::Damage(*pack, ranges.clone())).collect())
+        };
+        if let Err(error) = self.catalog.append(true, &mut { record }) {
+            tracing::warn!("the damage cannot be recorded: {error}");
+        }
+    }
+}
+
+impl Checkpoint<'_> {
+    /// Whether it has members of several ranks.
+    pub fn is_ranked(&self) -> bool {
+        self.members.windows(2).any(|pair| pair[0].rank != pair[1].rank)
+    }
+
+    /// The member of that path; with several ranks, `rank` says whose.
+    pub fn member(&self, path: &str, rank: Option<u32>) -> Result<&RankedMember> {
+        let mut found =
+            self.members.iter().filter(|m| m.member.path == path && rank.is_none_or(|rank| m.rank == rank));
+        match (found.next(), found.next()) {
+            (Some(member), None) => Ok(member),
+            (None, _) => Err(Error::new(
+                Kind::NotFound,
+                format!("checkpoint {} has no member {path:?}", self.entry.id()),
+            )),
+            (Some(_), Some(_)) => {
+                Err(Error::invalid(format!("several ranks have a member {path:?}: say which with --rank")))
+            }
+        }
+    }
+
+    fn content<'m>(&self, member: &'m RankedMember) -> Result<&'m Content> {
+        member.member.body.content().ok_or_else(|| {
+            let name = member.member.body.type_name();
+            Error::invalid(format!("{:?} is a {name}, which has no bytes", member.member.path))
+        })
+    }
+
+    /// Brings a member's bytes into a sink.
+    pub fn read_into(
+        &self,
+        member: &RankedMember,
+        sink: &Arc<dyn Sink>,
+        progress: &dyn Fn(u64),
+    ) -> Result<()> {
+        let content = self.content(member)?;
+        let (vault, workers) = (&self.reading.vault, &self.repository.workers);
+        let done = restore_blob(vault, &member.roots, &content.blob, workers, sink, progress);
+        done.map_err(|error| {
+            self.repository.record_damage(self.reading);
+            error.within(format!("{:?} of checkpoint {} cannot be read", member.member.path, self.entry.id()))
+        })
+    }
+
+    /// Writes a member's bytes to a stream, in order.
+    pub fn write_to(&self, member: &RankedMember, out: &mut dyn Write, progress: &dyn Fn(u64)) -> Result<()> {
+        self.read_chunks(member, &mut |bytes| {
+            out.write_all(bytes).context(|| "cannot write to the output".to_owned())?;
+            progress(bytes.len() as u64);
+            Ok(())
+        })
+    }
+
+    /// Calls `each` with a member's bytes, in order and in pieces of bounded size.
+    pub fn read_chunks(
+        &self,
+        member: &RankedMember,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let content = self.content(member)?;
+        let mut buffer = Vec::new();
+        let mut at = 0;
+        while at < content.blob.len {
+            buffer.resize((content.blob.len - at).min(4 << 20) as usize, 0);
+            let read = self.reading.vault.read_range(&member.roots, &content.blob, at, &mut buffer);
+            read.map_err(|error| {
+                self.repository.record_damage(self.reading);
+                error.within(format!(
+                    "{:?} of checkpoint {} cannot be read",
+                    member.member.path,
+                    self.entry.id()
+                ))
+            })?;
+            each(&buffer)?;
+            at += buffer.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// The ranges in which a member differs from another checkpoint's, without reading the data of either.
+    pub fn diff(&self, ours: &RankedMember, theirs: &RankedMember) -> Result<Vec<DiffRange>> {
+        let (a, b) = (self.content(ours)?, self.content(theirs)?);
+        diff_blobs(&self.reading.vault, (&ours.roots, &a.blob), (&theirs.roots, &b.blob))
+    }
+
+    /// Restores all members into a directory, which is made if it is not there. Everything is written beside it
+    /// and moved to its place at the end, so that what fails leaves the directory as it was. Members of several
+    /// ranks go to `rank-<n>/`, unless their names tell them apart anyway.
+    pub fn restore_to(&self, target: &Path, overwrite: bool, progress: &dyn Fn(u64)) -> Result<Vec<PathBuf>> {
+        let places = self.places()?;
+        let made = !target.exists();
+        fs::create_dir_all(target).context(|| format!("cannot create {}", target.display()))?;
+        if !overwrite {
+            for (member, place) in self.members.iter().zip(&places) {
+                let path = target.join(place);
+                let meets = path
+                    .symlink_metadata()
+                    .is_ok_and(|there| member.member.body != Body::Dir || !there.is_dir());
+                if meets {
+                    let text = format!("{} is there already; --overwrite replaces it", path.display());
+                    return Err(Error::new(Kind::Exists, text));
+                }
+            }
+        }
+        let staging = target.join(format!(".stdchk-restore-{}", std::process::id()));
+        let done = self.restore_staged(&staging, target, &places, progress);
+        let _ = fs::remove_dir_all(&staging);
+        if done.is_err() && made {
+            let _ = fs::remove_dir(target);
+        }
+        done.map(|()| places.iter().map(|place| target.join(place)).collect())
+    }
+
+    /// Where each member goes, relative to the target.
+    fn places(&self) -> Result<Vec<PathBuf>> {
+        let mut paths: Vec<&str> = self.members.iter().map(|m| m.member.path.as_str()).collect();
+        paths.sort_unstable();
+        let unique = paths.windows(2).all(|pair| pair[0] != pair[1]);
+        let place = |m: &RankedMember| {
+            if unique {
+                PathBuf::from(&m.member.path)
+            } else {
+                PathBuf::from(format!("rank-{}", m.rank)).join(&m.member.path)
+            }
+        };
+        Ok(self.members.iter().map(place).collect())
+    }
+
+    fn restore_staged(
+        &self,
+        staging: &Path,
+        target: &Path,
+        places: &[PathBuf],
+        progress: &dyn Fn(u64),
+    ) -> Result<()> {
+        let cannot = |path: &Path| format!("cannot create {}", path.display());
+        fs::create_dir(staging).context(|| cannot(staging))?;
+        // Files first, under numbers, so that no name of a member can be in the way of another.
+        for (number, ranked) in self.members.iter().enumerate() {
+            let path = staging.join(number.to_string());
+            let member = &ranked.member;
+            match &member.body {
+                Body::Dir => {}
+                Body::Link(link) => std::os::unix::fs::symlink(link, &path).context(|| cannot(&path))?,
+                Body::File(content) | Body::Stream(content) => {
+                    let sink: Arc<dyn Sink> = Arc::new(FileSink::create(&path, content.blob.len)?);
+                    self.read_into(ranked, &sink, progress)?;
+                }
+            }
+            let is_stream = matches!(member.body, Body::Stream(_));
+            if member.body != Body::Dir && !is_stream {
+                set_metadata(&path, member.mode, member.mtime_ns, matches!(member.body, Body::Link(_)))?;
+            }
+        }
+        for (number, place) in places.iter().enumerate() {
+            let path = target.join(place);
+            if self.members[number].member.body == Body::Dir {
+                fs::create_dir_all(&path).context(|| cannot(&path))?;
+                continue;
+            }
+            check_parents(target, place)?;
+            if let Some(parent) = path.parent() {
+                fs::create_dir_all(parent).context(|| cannot(parent))?;
+            }
+            fs::rename(staging.join(number.to_string()), &path).context(|| cannot(&path))?;
+        }
+        // Directories last and deepest first, since what is put into them changes their times.
+        for (number, place) in places.iter().enumerate().rev() {
+            let member = &self.members[number].member;
+            if member.body == Body::Dir {
+                set_metadata(&target.join(place), member.mode, member.mtime_ns, false)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A link below the target must not lead a member out of it.
+fn check_parents(target: &Path, place: &Path) -> Result<()> {
+    let mut path = target.to_owned();
+    for part in place.parent().into_iter().flat_map(Path::components) {
+        path.push(part);
+        if path.symlink_metadata().is_ok_and(|there| there.is_symlink()) {
+            let text = format!("{} is a link, through which nothing is restored", path.display());
+            return Err(Error::invalid(text));
+        }
+    }
+    Ok(())
+}

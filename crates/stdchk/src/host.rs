@@ -1,0 +1,73 @@
+//! This machine and this process, as the catalog knows them.
+
+use std::fs;
+
+use stdchk_catalog::Owner;
+
+/// Who is calling. `lasting` is for sessions that outlive the process, as those of shell scripts do.
+pub fn owner(lasting: bool) -> Owner {
+    let pid = if lasting { 0 } else { std::process::id() };
+    Owner { host: name(), boot: boot(), pid, pid_start: if lasting { 0 } else { started(pid).unwrap_or(0) } }
+}
+
+/// The machine's name.
+pub fn name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Identifies this boot of this machine, and within it the space in which process numbers mean something: a
+/// container sees the same boot, but other processes.
+pub fn boot() -> [u8; 16] {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_else(|_| name());
+    let space = fs::read_link("/proc/self/ns/pid").map(|link| link.display().to_string()).unwrap_or_default();
+    let hash = blake3::derive_key("stdchk v1 boot", format!("{}\n{space}", boot.trim()).as_bytes());
+    hash[..16].try_into().expect("16 of 32 bytes")
+}
+
+/// When a process started, in ticks since boot.
+fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the process, in parentheses, may hold anything; the fields are counted after it.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    // A zombie holds its number but will never do anything again.
+    if matches!(fields.first(), Some(&"Z" | &"X")) {
+        return None;
+    }
+    fields.get(19)?.parse().ok()
+}
+
+/// Whether the process behind a session is provably gone: it ran in this boot, and no process of that number
+/// and start is there any more.
+pub fn is_gone(owner: &Owner) -> bool {
+    owner.pid != 0
+        && owner.boot == boot()
+        && fs::metadata("/proc/self/stat").is_ok()
+        && started(owner.pid) != Some(owner.pid_start)
+}
+
+/// The time, in nanoseconds since 1970.
+pub fn now_ns() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_living_are_not_gone_and_the_dead_are() {
+        assert!(!is_gone(&owner(false)));
+        assert!(!is_gone(&owner(true)));
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let theirs = Owner { pid: child.id(), pid_start: started(child.id()).unwrap(), ..owner(false) };
+        assert!(!is_gone(&theirs));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_gone(&theirs));
+        let recycled = Owner { pid_start: 1, ..owner(false) };
+        assert!(is_gone(&recycled));
+        let elsewhere = Owner { boot: [9; 16], ..theirs };
+        assert!(!is_gone(&elsewhere), "nothing is known of other machines");
+    }
+}

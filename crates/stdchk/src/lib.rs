@@ -1,0 +1,77 @@
+//! stdchk: the checkpoint path of long-running programs.
+//!
+//! Save state as fast as memory and disk allow, store only what changed, and restart from the newest whole
+//! checkpoint. This crate is the face for every surface, and the only one with a promise of stability.
+//!
+//! ```
+//! # fn main() -> stdchk::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let place = dir.path().join("ckpt");
+//! # let place = place.to_str().unwrap();
+//! use stdchk::{AppName, Look, Repository, SaveOptions, Spec};
+//!
+//! let repository = Repository::open_or_create(place)?;
+//! let app = AppName::new("melt")?;
+//!
+//! let mut save = repository.save(&app, 1000, SaveOptions::default())?;
+//! save.add_bytes("positions", &[1, 2, 3])?;
+//! let saved = save.commit()?; // from here on it exists, whole and durable
+//! assert_eq!(saved.id.to_string(), "melt@1000");
+//!
+//! let reading = repository.read()?; // nothing that is read now goes away
+//! let (newest, hurt) = repository.newest_whole(&reading, &Spec::parse("melt")?, Look::Quick)?;
+//! assert!(hurt.is_empty());
+//! let checkpoint = repository.checkpoint(&reading, &newest.expect("just saved"))?;
+//! let mut bytes = Vec::new();
+//! checkpoint.write_to(checkpoint.member("positions", None)?, &mut bytes, &|_| {})?;
+//! assert_eq!(bytes, [1, 2, 3]);
+//! # Ok(()) }
+//! ```
+//!
+//! Many writers add parts to one checkpoint, which becomes visible at once:
+//!
+//! ```
+//! # fn main() -> stdchk::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let place = dir.path().join("ckpt");
+//! # let place = place.to_str().unwrap();
+//! use stdchk::{AppName, Repository, SCRIPT_LEASE, SaveOptions};
+//!
+//! let repository = Repository::open_or_create(place)?;
+//! let session = repository.begin(&AppName::new("melt")?, 2000, Some(2), SCRIPT_LEASE)?;
+//! for rank in 0..2 {
+//!     let mut part = repository.add(session, SaveOptions { rank, ..SaveOptions::default() })?;
+//!     part.add_stream("state", &mut &[rank as u8; 100][..], &|_| {})?;
+//!     part.finish()?; // durable, immutable, and visible to nobody yet
+//! }
+//! let saved = repository.commit(session, "both ranks")?;
+//! assert_eq!(saved.entry.member_count, 2);
+//! # Ok(()) }
+//! ```
+#![forbid(unsafe_code)]
+
+mod checkpoint;
+mod files;
+mod host;
+mod naming;
+mod repository;
+mod save;
+mod transfer;
+mod walk;
+
+pub use checkpoint::{Checkpoint, Look, Passed, RankedMember};
+pub use host::now_ns;
+pub use naming::{Conventional, Spec, by_convention};
+pub use repository::{Reading, Repository, parse_durability};
+pub use save::{Add, ParentChoice, SCRIPT_LEASE, Save, SaveOptions, Saved};
+pub use stdchk_catalog::{CheckpointEntry, Durability, OpenSession, Owner, Policy, SessionKind, State};
+pub use stdchk_codec::Preference;
+pub use stdchk_engine::{ChunkingChoice, DiffRange, Options, Sink};
+pub use stdchk_object::member::{Body, Chunking, Content, Member, Tally};
+pub use stdchk_object::pack::{Codec, Coding};
+pub use stdchk_object::{AppName, CheckpointId, Error, Kind, PackName, Result, SessionId};
+pub use stdchk_upkeep::{
+    GcPlan, Ground, Health, HurtMember, PrunePlan, Repaired, Suspect, VerifyReport, collect, plan_gc,
+    plan_prune, prune, repair,
+};
+pub use transfer::Import;

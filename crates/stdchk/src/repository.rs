@@ -1,0 +1,246 @@
+//! Opening a repository: where its packs and its catalog are.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stdchk_catalog::{Catalog, Durability, Op, Policy, SessionKind, State};
+use stdchk_catalog_objects::ObjectCatalog;
+use stdchk_engine::session::random_u64;
+use stdchk_engine::{Session, Vault, Workers};
+use stdchk_object::envelope::{Sort, open as open_envelope, seal};
+use stdchk_object::error::Context;
+use stdchk_object::wire::{Reader, Writer};
+use stdchk_object::{AppName, CheckpointId, Error, Kind, Result};
+use stdchk_store::{Objects, Store};
+use stdchk_store_dir::DirStore;
+use stdchk_upkeep::Ground;
+
+use crate::host;
+
+/// The repository's own record.
+const RECORD: &str = "stdchk";
+/// The protocol that this program speaks, and no other.
+const FEATURE: &str = "log-1";
+/// Memory for reading, unless set otherwise.
+const MEMORY: usize = 256 << 20;
+
+/// A place where checkpoints are kept. Any number of processes may use one at the same time.
+pub struct Repository {
+    pub(crate) dir: Arc<DirStore>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) objects: Arc<dyn Objects>,
+    pub(crate) catalog: Arc<dyn Catalog>,
+    pub(crate) workers: Arc<Workers>,
+    pub(crate) memory: usize,
+    pub(crate) place: PathBuf,
+}
+
+/// Where a store is, as the user wrote it. Only directories so far.
+fn directory_of(url: &str) -> Result<PathBuf> {
+    if let Some(path) = url.strip_prefix("file://") {
+        return Ok(PathBuf::from(path));
+    }
+    match url.split_once("://") {
+        Some((scheme, _)) => Err(Error::new(
+            Kind::Unsupported,
+            format!("{url}: stores of the kind {scheme}:// are not supported"),
+        )),
+        None if url.is_empty() => Err(Error::invalid("the store's place is empty")),
+        None => Ok(PathBuf::from(url)),
+    }
+}
+
+impl Repository {
+    /// Opens the repository at `url`, a directory.
+    pub fn open(url: &str) -> Result<Repository> {
+        let root = directory_of(url)?;
+        let repository = Repository::at(&root)?;
+        match repository.check_record()? {
+            true => Ok(repository),
+            false => {
+                let text = format!("there is no repository at {}; the first save makes one", root.display());
+                Err(Error::new(Kind::NotFound, text))
+            }
+        }
+    }
+
+    /// Opens the repository at `url`, and makes it first where there is none. A directory that holds anything
+    /// else is refused.
+    pub fn open_or_create(url: &str) -> Result<Repository> {
+        let root = directory_of(url)?;
+        let cannot = || format!("cannot create a repository at {}", root.display());
+        if !root.join(RECORD).exists() {
+            std::fs::create_dir_all(&root).context(cannot)?;
+            check_is_ours(&root)?;
+        }
+        let repository = Repository::at(&root)?;
+        if !repository.check_record()? {
+            repository.dir.prepare().context(cannot)?;
+            repository.objects.create(RECORD, &new_record()?, true).context(cannot)?;
+            if let Some(parent) = root.canonicalize().ok().as_deref().and_then(Path::parent) {
+                let _ = std::fs::File::open(parent).and_then(|dir| dir.sync_all());
+            }
+            repository.check_record()?;
+        }
+        Ok(repository)
+    }
+
+    fn at(root: &Path) -> Result<Repository> {
+        let tag = format!("{}-{}-{:016x}", sanitized(&host::name()), std::process::id(), random_u64()?);
+        let dir = Arc::new(DirStore::open(root, tag));
+        let threads = std::thread::available_parallelism().map_or(2, usize::from);
+        Ok(Repository {
+            store: dir.clone(),
+            objects: dir.clone(),
+            catalog: Arc::new(ObjectCatalog::new(dir.clone())),
+            dir,
+            workers: Arc::new(Workers::new(threads, "stdchk-work")),
+            memory: MEMORY,
+            place: root.to_owned(),
+        })
+    }
+
+    /// Checks the repository's own record; `false` if there is none.
+    fn check_record(&self) -> Result<bool> {
+        let Some(bytes) = self.objects.get(RECORD)? else { return Ok(false) };
+        let read = || -> Result<()> {
+            let mut reader = Reader::new(open_envelope(Sort::Repository, &bytes)?, "repository record");
+            reader.raw(16)?;
+            for _ in 0..reader.count(1)? {
+                let feature = reader.string()?;
+                if feature != FEATURE {
+                    let text = format!("the repository uses {feature:?}, which this program does not know");
+                    return Err(Error::new(Kind::Unsupported, text));
+                }
+            }
+            reader.finish()
+        };
+        read().context(|| format!("{} cannot be used", self.place.join(RECORD).display()))?;
+        Ok(true)
+    }
+
+    /// Sets the memory budget for what is read and verified, in bytes.
+    pub fn set_memory(&mut self, bytes: usize) {
+        self.memory = bytes;
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// The newest state of the catalog: applications, checkpoints, sessions.
+    pub fn state(&self) -> Result<Arc<State>> {
+        self.catalog.state()
+    }
+
+    /// Sets the policy of an application.
+    pub fn set_policy(&self, app: &AppName, policy: &Policy) -> Result<()> {
+        self.catalog.append(true, &mut |_| Ok(vec![Op::SetPolicy(app.clone(), policy.clone())])).map(drop)
+    }
+
+    /// Drops checkpoints; their space comes back with the next garbage collection. Those that are not there are an error.
+    pub fn forget(&self, ids: &[CheckpointId]) -> Result<()> {
+        let drop_them = |state: &State| {
+            if let Some(id) = ids.iter().find(|id| state.checkpoint(id).is_none()) {
+                return Err(Error::new(Kind::NotFound, format!("there is no checkpoint {id}")));
+            }
+            Ok(if ids.is_empty() { Vec::new() } else { vec![Op::Drop(ids.to_vec())] })
+        };
+        self.catalog.append(true, &mut { drop_them }).map(drop)
+    }
+
+    /// What upkeep works on.
+    pub fn ground(&self) -> Ground {
+        Ground {
+            store: self.store.clone(),
+            objects: self.objects.clone(),
+            catalog: self.catalog.clone(),
+            owner: host::owner(false),
+            is_gone: Arc::new(host::is_gone),
+            memory: self.memory,
+            workers: self.workers.clone(),
+        }
+    }
+
+    /// Removes temporary files that nobody can still be using; how many, and their bytes.
+    pub fn remove_stale_temporaries(&self, really: bool) -> Result<(u64, u64)> {
+        self.dir.remove_stale_temporaries(really)
+    }
+
+    /// Files in the repository's folders that do not belong there.
+    pub fn strangers(&self) -> Result<Vec<String>> {
+        self.dir.strangers()
+    }
+
+    /// Pins everything that is there now, and reads it.
+    pub fn read(&self) -> Result<Reading> {
+        let opened = Session::open(self.catalog.clone(), SessionKind::Reader, &host::owner(false));
+        let (session, state) = match opened {
+            Ok(session) => {
+                let state = session.state().clone();
+                (Some(session), state)
+            }
+            // Who may only read cannot pin; what is removed meanwhile is then an error, never wrong bytes.
+            Err(error) if matches!(error.kind(), Kind::Denied | Kind::Full) => {
+                tracing::debug!("reading without a pin: {error}");
+                (None, self.catalog.state()?)
+            }
+            Err(error) => return Err(error),
+        };
+        let vault = Arc::new(Vault::new(self.store.clone(), state.clone(), self.memory / 2));
+        Ok(Reading { _session: session, state, vault })
+    }
+}
+
+/// A stretch of time in which nothing that is read goes away.
+pub struct Reading {
+    _session: Option<Session>,
+    /// The state that is read.
+    pub state: Arc<State>,
+    pub(crate) vault: Arc<Vault>,
+}
+
+fn new_record() -> Result<Vec<u8>> {
+    let mut body = Writer::new();
+    body.u64(random_u64()?);
+    body.u64(random_u64()?);
+    body.varint(1);
+    body.string(FEATURE);
+    Ok(seal(Sort::Repository, &body.into_bytes()))
+}
+
+/// Refuses to make a repository among other people's files. One that was being made is gone on with.
+fn check_is_ours(root: &Path) -> Result<()> {
+    let ours = ["packs", "log", "snapshots", "index", "beats", "tmp", "lost+found", RECORD];
+    let entries = std::fs::read_dir(root).context(|| format!("cannot list {}", root.display()))?;
+    for entry in entries {
+        let name = entry.context(|| format!("cannot list {}", root.display()))?.file_name();
+        if !ours.iter().any(|known| name == *known) {
+            let text = format!(
+                "{} holds {:?} and is no repository; choose an empty directory",
+                root.display(),
+                name.to_string_lossy()
+            );
+            return Err(Error::invalid(text));
+        }
+    }
+    Ok(())
+}
+
+fn sanitized(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).take(32).collect()
+}
+
+/// What a commit survives, from the word for it.
+pub fn parse_durability(text: &str) -> Result<Durability> {
+    match text {
+        "staged" => Ok(Durability::Staged),
+        "local" => Ok(Durability::Local),
+        "replicated" | "drained" => Err(Error::new(
+            Kind::Unsupported,
+            format!("durability {text} needs a pool; a directory knows staged and local"),
+        )),
+        _ => Err(Error::invalid(format!("{text:?} is no durability: staged or local"))),
+    }
+}

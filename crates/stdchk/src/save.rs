@@ -1,0 +1,469 @@
+//! Saving: one writer that commits at once, or many that each add a part.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stdchk_catalog::{CheckpointEntry, Durability, Op, OpenSession, PartEntry, SessionKind, State};
+use stdchk_engine::session::{open_session, random_u64};
+use stdchk_engine::{
+    FinishedPart, Index, Options, PartView, PartWriter, Session, Vault, View, write_manifest,
+};
+use stdchk_object::manifest::Manifest;
+use stdchk_object::member::{Body, Tally};
+use stdchk_object::{AppName, CheckpointId, Error, Kind, Locator, PackName, PackRef, Result, SessionId};
+
+use crate::files::FileSource;
+use crate::host;
+use crate::naming::Spec;
+use crate::repository::Repository;
+use crate::walk::{Sort, find};
+
+/// How long the session of a shell script may be silent before it is given up.
+pub const SCRIPT_LEASE: Duration = Duration::from_secs(24 * 3600);
+
+/// What to compare with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ParentChoice {
+    /// The application's newest checkpoint.
+    #[default]
+    Newest,
+    /// Nothing.
+    None,
+    /// This one; it may be another application's.
+    Given(Spec),
+}
+
+/// How to save.
+#[derive(Clone, Debug)]
+pub struct SaveOptions {
+    /// Chunking, codec, memory, threads.
+    pub engine: Options,
+    /// What the commit survives.
+    pub durability: Durability,
+    /// What to compare with.
+    pub parent: ParentChoice,
+    /// A word for people.
+    pub note: String,
+    /// The rank of this part.
+    pub rank: u32,
+}
+
+impl Default for SaveOptions {
+    fn default() -> SaveOptions {
+        SaveOptions {
+            engine: Options::default(),
+            durability: Durability::Local,
+            parent: ParentChoice::Newest,
+            note: String::new(),
+            rank: 0,
+        }
+    }
+}
+
+/// What a save led to.
+#[derive(Clone, Debug)]
+pub struct Saved {
+    /// The checkpoint.
+    pub id: CheckpointId,
+    /// Its entry in the catalog.
+    pub entry: CheckpointEntry,
+}
+
+/// A checkpoint that is being saved by this process. Dropped without a commit, it leaves nothing.
+pub struct Save<'a> {
+    repository: &'a Repository,
+    session: Session,
+    options: SaveOptions,
+    app: AppName,
+    step: u64,
+    parent: Option<CheckpointEntry>,
+    part: PartWriter,
+}
+
+impl Repository {
+    /// Begins to save a checkpoint.
+    pub fn save(&self, app: &AppName, step: u64, mut options: SaveOptions) -> Result<Save<'_>> {
+        options.engine.durable = options.durability >= Durability::Local;
+        options.engine.check()?;
+        let kind = SessionKind::Writer { app: app.clone(), step, parts: None };
+        let session = Session::open(self.catalog.clone(), kind, &host::owner(false))?;
+        let parent = choose_parent(session.state(), app, &options.parent)?;
+        let part = self.part_writer(session.id(), session.state(), &options, parent.as_ref())?;
+        Ok(Save { repository: self, session, options, app: app.clone(), step, parent, part })
+    }
+
+    fn part_writer(
+        &self,
+        session: SessionId,
+        state: &Arc<State>,
+        options: &SaveOptions,
+        parent: Option<&CheckpointEntry>,
+    ) -> Result<PartWriter> {
+        let vault = Arc::new(Vault::new(self.store.clone(), state.clone(), options.engine.memory / 8));
+        let index = match Index::open(self.objects.clone()) {
+            Ok(index) => Some(index),
+            Err(error) => {
+                tracing::warn!("saving without the fingerprint index, which cannot be opened: {error}");
+                None
+            }
+        };
+        let parent = parent.and_then(|entry| parent_part(&vault, entry, options.rank));
+        PartWriter::new(
+            options.engine,
+            vault,
+            self.workers.clone(),
+            index,
+            parent.as_ref(),
+            session,
+            random_u64()? as u32,
+            options.rank,
+        )
+    }
+
+    /// Begins a checkpoint to which several processes add parts. The session lives until it is committed or
+    /// aborted, or has been silent for `lease`.
+    pub fn begin(&self, app: &AppName, step: u64, parts: Option<u32>, lease: Duration) -> Result<SessionId> {
+        let kind = SessionKind::Writer { app: app.clone(), step, parts };
+        let (id, _) = open_session(&*self.catalog, kind, &host::owner(true), lease)?;
+        Ok(id)
+    }
+
+    /// Begins a part of a session that was begun elsewhere.
+    pub fn add(&self, session: SessionId, mut options: SaveOptions) -> Result<Add<'_>> {
+        options.engine.durable = options.durability >= Durability::Local;
+        options.engine.check()?;
+        self.catalog.beat(session)?;
+        let state = self.catalog.state()?;
+        let open = state.session(session)?;
+        let SessionKind::Writer { app, .. } = &open.entry.kind else {
+            return Err(Error::invalid(format!("session {session} does not write a checkpoint")));
+        };
+        let parent = choose_parent(&state, app, &options.parent)?;
+        let part = self.part_writer(session, &state, &options, parent.as_ref())?;
+        Ok(Add { repository: self, session, options, state, part })
+    }
+
+    /// Commits a session with the parts that were added to it.
+    pub fn commit(&self, session: SessionId, note: &str) -> Result<Saved> {
+        let state = self.catalog.state()?;
+        let open = state.session(session)?.clone();
+        let SessionKind::Writer { app, step, parts } = &open.entry.kind else {
+            return Err(Error::invalid(format!("session {session} does not write a checkpoint")));
+        };
+        if open.parts.is_empty() {
+            return Err(Error::invalid(format!("no part was added to session {session}")));
+        }
+        check_count(*parts, open.parts.len(), app, *step)?;
+        let vault = Vault::new(self.store.clone(), state.clone(), self.memory / 8);
+        let views = open.parts.iter().map(|part| PartView::open(&vault, &part.head));
+        let views = views.collect::<Result<Vec<_>>>()?;
+        check_members(&vault, &views)?;
+        let durability = open.parts.iter().map(|part| part.durability).min().unwrap_or(Durability::Local);
+        let manifest = Manifest {
+            app: app.clone(),
+            step: *step,
+            created_ns: host::now_ns(),
+            host: host::name(),
+            note: note.to_owned(),
+            parent: None,
+            parts: open.parts.iter().map(|part| part.head).collect(),
+        };
+        let durable = durability >= Durability::Local;
+        let writer = random_u64()? as u32;
+        let at = write_manifest(&self.store, &self.workers, session, writer, &manifest, durable)?;
+        let written = at.pack.length + written_by(&views, session);
+        let mut tally = Tally::default();
+        views.iter().for_each(|view| tally.add(&view.part.tally));
+        let entry = CheckpointEntry {
+            member_count: views.iter().map(|view| view.part.member_count).sum(),
+            bytes: views.iter().map(|view| view.part.bytes).sum(),
+            tally: tally.into(),
+            written,
+            ..new_entry(app, *step, &manifest, at, durability)
+        };
+        let packs: Vec<PackName> =
+            views.iter().flat_map(|view| view.references()).map(|(p, _)| p.name).collect();
+        let names: Vec<Locator> = manifest.parts.clone();
+        let committed = self.catalog.append(durable, &mut |state| {
+            let open = state.session(session)?;
+            if open.parts.iter().map(|part| part.head).ne(names.iter().copied()) {
+                let text =
+                    format!("a part was added to session {session} while it was committed; commit again");
+                return Err(Error::new(Kind::Conflict, text));
+            }
+            Ok(vec![Op::Commit(session, Box::new(entry.clone()), state.to_revive(packs.iter().copied()))])
+        })?;
+        let _ = self.catalog.forget_beats(&[session]);
+        saved(&committed, &entry)
+    }
+
+    /// Gives a session up; its packs are removed by the next garbage collection.
+    pub fn abort(&self, session: SessionId) -> Result<()> {
+        self.catalog.append(false, &mut |state| {
+            state.session(session)?;
+            Ok(vec![Op::End(session)])
+        })?;
+        self.catalog.forget_beats(&[session])
+    }
+
+    /// The sessions that are open.
+    pub fn sessions(&self) -> Result<Vec<OpenSession>> {
+        Ok(self.catalog.state()?.sessions().values().cloned().collect())
+    }
+
+    /// Makes packs of others durable that a durable commit refers to: it must survive no less than it says.
+    fn raise(&self, state: &State, parent: Option<&CheckpointEntry>, foreign: &[PackRef]) -> Result<()> {
+        let staged = state.checkpoints().any(|entry| entry.durability < Durability::Local);
+        if !staged && parent.is_none_or(|parent| parent.durability >= Durability::Local) {
+            return Ok(());
+        }
+        let names: Vec<PackName> = foreign.iter().map(|pack| pack.name).collect();
+        self.store.sync(&names)
+    }
+}
+
+fn check_count(declared: Option<u32>, added: usize, app: &AppName, step: u64) -> Result<()> {
+    match declared {
+        Some(declared) if declared as usize != added => Err(Error::invalid(format!(
+            "{declared} parts were declared for {app}@{step}, and {added} were added"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// No two parts may have the same member of the same rank.
+fn check_members(vault: &Vault, views: &[PartView]) -> Result<()> {
+    let mut seen = std::collections::HashSet::new();
+    for view in views {
+        for member in view.members(vault)? {
+            if !seen.insert((view.part.rank, member.path.clone())) {
+                let rank = view.part.rank;
+                return Err(Error::invalid(format!(
+                    "two parts of rank {rank} have the member {:?}",
+                    member.path
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn written_by(views: &[PartView], session: SessionId) -> u64 {
+    let ours = views.iter().flat_map(|view| view.references()).map(|(pack, _)| pack);
+    let packs: std::collections::BTreeSet<PackRef> =
+        ours.filter(|pack| pack.name.session == session).collect();
+    packs.iter().map(|pack| pack.length).sum()
+}
+
+fn new_entry(
+    app: &AppName,
+    step: u64,
+    manifest: &Manifest,
+    at: Locator,
+    durability: Durability,
+) -> CheckpointEntry {
+    CheckpointEntry {
+        app: app.clone(),
+        step,
+        generation: 0,
+        sequence: 0,
+        manifest: at,
+        created_ns: manifest.created_ns,
+        durability,
+        boot: host::boot(),
+        member_count: 0,
+        bytes: 0,
+        tally: Tally::default().into(),
+        written: 0,
+    }
+}
+
+fn saved(state: &State, entry: &CheckpointEntry) -> Result<Saved> {
+    let found = state.checkpoints().find(|known| known.manifest == entry.manifest);
+    let entry = found
+        .ok_or_else(|| Error::new(Kind::Conflict, "the checkpoint was committed and dropped at once"))?;
+    Ok(Saved { id: entry.id(), entry: entry.clone() })
+}
+
+fn choose_parent(state: &State, app: &AppName, choice: &ParentChoice) -> Result<Option<CheckpointEntry>> {
+    match choice {
+        ParentChoice::None => Ok(None),
+        ParentChoice::Given(spec) => Ok(spec.find(state)?.first().map(|entry| (*entry).clone())),
+        ParentChoice::Newest => {
+            let app = state.apps().get(app);
+            Ok(app.and_then(|app| app.newest_first().first().map(|entry| (*entry).clone())))
+        }
+    }
+}
+
+/// The parent's part of this rank, or its only one. One that cannot be read is no reason not to save.
+fn parent_part(vault: &Vault, entry: &CheckpointEntry, rank: u32) -> Option<PartView> {
+    let view = match View::open(vault, &entry.manifest) {
+        Ok(view) => view,
+        Err(error) => {
+            tracing::warn!("the parent {} cannot be read, so nothing is shared with it: {error}", entry.id());
+            return None;
+        }
+    };
+    let only = view.parts.len() == 1;
+    view.parts.into_iter().find(|part| only || part.part.rank == rank)
+}
+
+impl Save<'_> {
+    /// What it is compared with.
+    pub fn parent(&self) -> Option<CheckpointId> {
+        self.parent.as_ref().map(CheckpointEntry::id)
+    }
+
+    /// Adds files and directories. `progress` is told of bytes that were taken in.
+    pub fn add_paths(&mut self, paths: &[PathBuf], progress: &dyn Fn(u64)) -> Result<()> {
+        add_paths(&mut self.part, paths, progress)
+    }
+
+    /// Adds what a stream gives until it ends, as the member `name`.
+    pub fn add_stream(&mut self, name: &str, stream: &mut dyn Read, progress: &dyn Fn(u64)) -> Result<()> {
+        self.part.add_stream(name, stream, progress)
+    }
+
+    /// Adds bytes in memory as the member `name`.
+    pub fn add_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.part.add_stream(name, &mut { bytes }, &|_| {})
+    }
+
+    /// Gives the checkpoint up, and removes what was written of it.
+    pub fn abort(self) {
+        self.part.abandon();
+    }
+
+    /// Makes the checkpoint exist, at once and whole.
+    pub fn commit(self) -> Result<Saved> {
+        let Save { repository, session, options, app, step, parent, part } = self;
+        if part.member_count() == 0 {
+            part.abandon();
+            return Err(Error::invalid("there is nothing to save"));
+        }
+        let manifest = Manifest {
+            app: app.clone(),
+            step,
+            created_ns: host::now_ns(),
+            host: host::name(),
+            note: options.note.clone(),
+            parent: parent
+                .as_ref()
+                .map(|entry| (entry.step, entry.generation))
+                .filter(|_| parent.as_ref().is_some_and(|entry| entry.app == app)),
+            parts: Vec::new(),
+        };
+        let FinishedPart { manifest: at, part, foreign, written, listed, .. } =
+            part.finish(Some(manifest.clone()))?;
+        let at = at.expect("a manifest was given");
+        let durable = options.durability >= Durability::Local;
+        if durable {
+            repository.raise(session.state(), parent.as_ref(), &foreign)?;
+        }
+        let entry = CheckpointEntry {
+            member_count: part.member_count,
+            bytes: part.bytes,
+            tally: part.tally.into(),
+            written,
+            ..new_entry(&app, step, &manifest, at, options.durability)
+        };
+        let id = session.id();
+        let committed = session.end_with(durable, &mut |state| {
+            let names = part.references.iter().map(|reference| reference.pack.name);
+            Ok(vec![Op::Commit(id, Box::new(entry.clone()), state.to_revive(names))])
+        })?;
+        repository.list_in_index(listed);
+        saved(&committed, &entry)
+    }
+}
+
+impl Repository {
+    fn list_in_index(&self, listed: stdchk_engine::IndexBuilder) {
+        // The index is a cache: the checkpoint is safe without it.
+        let published = Index::open(self.objects.clone()).and_then(|index| index.publish(listed));
+        if let Err(error) = published {
+            tracing::warn!("the fingerprint index was not extended: {error}");
+        }
+    }
+}
+
+/// A part that is being added to somebody's session.
+pub struct Add<'a> {
+    repository: &'a Repository,
+    session: SessionId,
+    options: SaveOptions,
+    state: Arc<State>,
+    part: PartWriter,
+}
+
+impl Add<'_> {
+    /// Adds files and directories. `progress` is told of bytes that were taken in.
+    pub fn add_paths(&mut self, paths: &[PathBuf], progress: &dyn Fn(u64)) -> Result<()> {
+        add_paths(&mut self.part, paths, progress)
+    }
+
+    /// Adds what a stream gives until it ends, as the member `name`.
+    pub fn add_stream(&mut self, name: &str, stream: &mut dyn Read, progress: &dyn Fn(u64)) -> Result<()> {
+        self.part.add_stream(name, stream, progress)
+    }
+
+    /// Adds a member as an export describes it.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn import_member(
+        &mut self,
+        path: &str,
+        sort: u8,
+        mode: u32,
+        mtime_ns: i64,
+        target: String,
+        bytes: &mut dyn Read,
+        progress: &dyn Fn(u64),
+    ) -> Result<()> {
+        match sort {
+            1 => self.part.add_plain(path, Body::Dir, mode, mtime_ns),
+            2 => self.part.add_plain(path, Body::Link(target), mode, mtime_ns),
+            3 => self.part.add_stream(path, bytes, progress),
+            _ => self.part.add_file_stream(path, bytes, mode, mtime_ns, progress),
+        }
+    }
+
+    /// Makes the part durable and part of the session. It stays invisible until the session is committed.
+    pub fn finish(self) -> Result<PartEntry> {
+        let Add { repository, session, options, state, part } = self;
+        if part.member_count() == 0 {
+            part.abandon();
+            return Err(Error::invalid("there is nothing to add"));
+        }
+        let FinishedPart { head, foreign, .. } = part.finish(None)?;
+        if options.durability >= Durability::Local {
+            repository.raise(&state, None, &foreign)?;
+        }
+        let entry = PartEntry { head, rank: options.rank, durability: options.durability };
+        repository
+            .catalog
+            .append(options.engine.durable, &mut |_| Ok(vec![Op::AddPart(session, entry.clone())]))?;
+        repository.catalog.beat(session)?;
+        Ok(entry)
+    }
+}
+
+fn add_paths(part: &mut PartWriter, paths: &[PathBuf], progress: &dyn Fn(u64)) -> Result<()> {
+    for found in find(paths)? {
+        match found.sort {
+            Sort::Dir => part.add_plain(&found.name, Body::Dir, found.mode, found.mtime_ns)?,
+            Sort::Link(target) => {
+                part.add_plain(&found.name, Body::Link(target), found.mode, found.mtime_ns)?
+            }
+            Sort::File => {
+                let source = Arc::new(FileSource::open(&found.path)?);
+                let (mode, mtime_ns) = (source.mode()?, source.mtime_ns());
+                part.add_file(&found.name, source.clone(), mode, mtime_ns, progress)?;
+                source.check_unchanged()?;
+            }
+        }
+    }
+    Ok(())
+}
