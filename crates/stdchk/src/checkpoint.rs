@@ -11,6 +11,7 @@ use stdchk_engine::{DiffRange, Roots, Sink, View, diff_blobs, restore_blob};
 use stdchk_object::error::Context;
 use stdchk_object::manifest::Manifest;
 use stdchk_object::member::{Body, Content, Member};
+use stdchk_object::tree::Piece;
 use stdchk_object::{CheckpointId, Error, Kind, Result};
 use stdchk_upkeep::{Health, VerifyReport, check_quick, verify};
 
@@ -217,6 +218,26 @@ impl Checkpoint<'_> {
             at += buffer.len() as u64;
         }
         Ok(())
+    }
+
+    /// The codings of the runs in which a member's bytes are stored, most frequent first.
+    pub fn codecs(&self, member: &RankedMember) -> Result<Vec<String>> {
+        let content = self.content(member)?;
+        let vault = &self.reading.vault;
+        let mut bytes: BTreeMap<_, u64> = BTreeMap::new();
+        vault.visit_nodes(&member.roots, &content.blob, &mut |_, leaf| {
+            for piece in leaf.iter().flat_map(|leaf| &leaf.pieces) {
+                let Piece::Data(extent) = piece else { continue };
+                vault.spans(&member.roots, extent, |span| {
+                    *bytes.entry(span.open.footer.runs()[span.run].coding).or_default() += span.len;
+                    Ok(())
+                })?;
+            }
+            Ok(true)
+        })?;
+        let mut by_size: Vec<_> = bytes.into_iter().collect();
+        by_size.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
+        Ok(by_size.into_iter().map(|(coding, _)| coding.to_string()).collect())
     }
 
     /// The ranges in which a member differs from another checkpoint's, without reading the data of either.

@@ -59,12 +59,20 @@ mod save;
 mod transfer;
 mod walk;
 
+/// Bytes of the regular files below some paths, for a progress bar.
+pub fn total_bytes(paths: &[std::path::PathBuf]) -> u64 {
+    let of = |path: &std::path::Path| {
+        std::fs::symlink_metadata(path).map_or(0, |m| if m.is_file() { m.len() } else { 0 })
+    };
+    walk::find(paths).map_or(0, |found| found.iter().map(|found| of(&found.path)).sum())
+}
+
 pub use checkpoint::{Checkpoint, Look, Passed, RankedMember};
 pub use host::now_ns;
 pub use naming::{Conventional, Spec, by_convention};
 pub use repository::{Reading, Repository, parse_durability};
 pub use save::{Add, ParentChoice, SCRIPT_LEASE, Save, SaveOptions, Saved};
-pub use stdchk_catalog::{CheckpointEntry, Durability, OpenSession, Owner, Policy, SessionKind, State};
+pub use stdchk_catalog::{App, CheckpointEntry, Durability, OpenSession, Owner, Policy, SessionKind, State};
 pub use stdchk_codec::Preference;
 pub use stdchk_engine::{ChunkingChoice, DiffRange, Options, Sink};
 pub use stdchk_object::member::{Body, Chunking, Content, Member, Tally};

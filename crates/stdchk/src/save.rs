@@ -142,7 +142,7 @@ impl Repository {
         };
         let parent = choose_parent(&state, app, &options.parent)?;
         let part = self.part_writer(session, &state, &options, parent.as_ref())?;
-        Ok(Add { repository: self, session, options, state, part })
+        Ok(Add { repository: self, session, options, parent, part })
     }
 
     /// Commits a session with the parts that were added to it.
@@ -213,13 +213,12 @@ impl Repository {
         Ok(self.catalog.state()?.sessions().values().cloned().collect())
     }
 
-    /// Makes packs of others durable that a durable commit refers to: it must survive no less than it says.
-    fn raise(&self, state: &State, parent: Option<&CheckpointEntry>, foreign: &[PackRef]) -> Result<()> {
-        let staged = state.checkpoints().any(|entry| entry.durability < Durability::Local);
-        if !staged && parent.is_none_or(|parent| parent.durability >= Durability::Local) {
-            return Ok(());
-        }
-        let names: Vec<PackName> = foreign.iter().map(|pack| pack.name).collect();
+    /// Makes packs of others durable that a durable commit refers to: it must survive no less than it says. What a
+    /// durable parent refers to is durable.
+    fn raise(&self, parent: Option<&CheckpointEntry>, finished: &FinishedPart) -> Result<()> {
+        let parent_is_durable = parent.is_some_and(|parent| parent.durability >= Durability::Local);
+        let of_parent = finished.of_parent.iter().filter(|_| !parent_is_durable);
+        let names: Vec<PackName> = of_parent.chain(&finished.found).map(|pack| pack.name).collect();
         self.store.sync(&names)
     }
 }
@@ -356,13 +355,13 @@ impl Save<'_> {
                 .filter(|_| parent.as_ref().is_some_and(|entry| entry.app == app)),
             parts: Vec::new(),
         };
-        let FinishedPart { manifest: at, part, foreign, written, listed, .. } =
-            part.finish(Some(manifest.clone()))?;
-        let at = at.expect("a manifest was given");
+        let finished = part.finish(Some(manifest.clone()))?;
         let durable = options.durability >= Durability::Local;
         if durable {
-            repository.raise(session.state(), parent.as_ref(), &foreign)?;
+            repository.raise(parent.as_ref(), &finished)?;
         }
+        let FinishedPart { manifest: at, part, written, listed, .. } = finished;
+        let at = at.expect("a manifest was given");
         let entry = CheckpointEntry {
             member_count: part.member_count,
             bytes: part.bytes,
@@ -395,7 +394,7 @@ pub struct Add<'a> {
     repository: &'a Repository,
     session: SessionId,
     options: SaveOptions,
-    state: Arc<State>,
+    parent: Option<CheckpointEntry>,
     part: PartWriter,
 }
 
@@ -430,22 +429,29 @@ impl Add<'_> {
         }
     }
 
+    /// Gives the part up, and removes what was written of it. The session stays open.
+    pub fn abort(self) {
+        self.part.abandon();
+    }
+
     /// Makes the part durable and part of the session. It stays invisible until the session is committed.
     pub fn finish(self) -> Result<PartEntry> {
-        let Add { repository, session, options, state, part } = self;
+        let Add { repository, session, options, parent, part } = self;
         if part.member_count() == 0 {
             part.abandon();
             return Err(Error::invalid("there is nothing to add"));
         }
-        let FinishedPart { head, foreign, .. } = part.finish(None)?;
+        let finished = part.finish(None)?;
         if options.durability >= Durability::Local {
-            repository.raise(&state, None, &foreign)?;
+            repository.raise(parent.as_ref(), &finished)?;
         }
+        let FinishedPart { head, listed, .. } = finished;
         let entry = PartEntry { head, rank: options.rank, durability: options.durability };
         repository
             .catalog
             .append(options.engine.durable, &mut |_| Ok(vec![Op::AddPart(session, entry.clone())]))?;
         repository.catalog.beat(session)?;
+        repository.list_in_index(listed);
         Ok(entry)
     }
 }

@@ -23,8 +23,6 @@ pub struct Found {
     pub mode: u32,
     /// Modification time in nanoseconds since 1970.
     pub mtime_ns: i64,
-    /// Length of its bytes.
-    pub bytes: u64,
 }
 
 /// The sorts of things that can be saved.
@@ -133,13 +131,11 @@ fn describe(path: &Path, name: String, metadata: &Metadata, follow: bool) -> Res
     } else {
         return refuse("of an unknown kind");
     };
-    let bytes = if sort == Sort::File { metadata.len() } else { 0 };
     Ok(Found {
         name,
         path: path.to_owned(),
         sort,
         mode: metadata.mode() & 0o7777,
         mtime_ns: mtime_ns(metadata),
-        bytes,
     })
 }

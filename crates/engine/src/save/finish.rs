@@ -25,8 +25,10 @@ pub struct FinishedPart {
     pub manifest: Option<Locator>,
     /// The head.
     pub part: Part,
-    /// Packs of others that it refers to.
-    pub foreign: Vec<PackRef>,
+    /// Packs of others that it refers to and that the parent refers to, too.
+    pub of_parent: Vec<PackRef>,
+    /// Packs of others that were found through the index.
+    pub found: Vec<PackRef>,
     /// Bytes of the packs that were written.
     pub written: u64,
     /// What the fingerprint index may list once this is committed.
@@ -174,12 +176,16 @@ impl PartWriter {
         part.references.iter_mut().for_each(|reference| reference.pack = reference.pack.resolved(&home));
         let is_ours = |name: PackName| name.session == self.session && name.writer == self.writer;
         let packs = part.references.iter().map(|reference| reference.pack);
-        let foreign = packs.filter(|pack| !is_ours(pack.name)).collect();
+        let parent = self.parent.as_ref();
+        let (of_parent, found) = packs
+            .filter(|pack| !is_ours(pack.name))
+            .partition(|pack| parent.is_some_and(|parent| parent.roots.contains_key(&pack.name)));
         Ok(FinishedPart {
             head: Locator { pack: home, chunk: head },
             manifest: manifest.map(|chunk| Locator { pack: home, chunk }),
             part,
-            foreign,
+            of_parent,
+            found,
             written: self.sealed.iter().map(|sealed| sealed.pack.length).sum(),
             listed: std::mem::take(&mut self.listed),
         })

@@ -1,0 +1,264 @@
+//! The one definition of verbs and flags: help, completions and man pages are made from it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueHint};
+
+use crate::parse;
+
+/// Save state as fast as memory and disk allow, store only what changed, and restart from the newest whole checkpoint.
+#[derive(Parser)]
+#[command(name = "stdchk", version, max_term_width = 100, disable_help_subcommand = true)]
+pub struct Cli {
+    /// Where checkpoints are kept: any directory; made by the first save.
+    #[arg(long, global = true, env = "STDCHK_STORE", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub store: Option<String>,
+    /// Print JSON: one object, or one object a line for lists.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Print nothing but data and errors.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Say more; twice, even more.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// About how much memory to use, at least 64MiB.
+    #[arg(long, global = true, default_value = "256MiB", value_parser = parse::bytes, value_name = "SIZE")]
+    pub memory: u64,
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What to do.
+#[derive(Subcommand)]
+pub enum Verb {
+    /// Save files, directories or standard input as one checkpoint
+    Save(SaveArgs),
+    /// List applications, or the checkpoints of one
+    List {
+        /// The application.
+        app: Option<String>,
+    },
+    /// Show one checkpoint: members, sizes, what is new and shared
+    Show {
+        /// app, app@step or app@step.generation; without a step the newest.
+        checkpoint: String,
+    },
+    /// Restore the newest whole checkpoint, or a given one, into a directory
+    Restore(RestoreArgs),
+    /// Write one member to standard output
+    Cat {
+        /// app@step:path; without @step from the newest whole checkpoint.
+        member: String,
+        /// Whose member, where several ranks have one of that path.
+        #[arg(long)]
+        rank: Option<u32>,
+    },
+    /// Print the step of the newest whole checkpoint; exit code 4 if there is none
+    Latest {
+        /// The application.
+        app: String,
+        /// Read and check every byte before offering it.
+        #[arg(long)]
+        verify: bool,
+    },
+    /// Show the members and byte ranges that differ between two checkpoints, without reading their data
+    Diff {
+        /// app, app@step or app@step.generation.
+        from: String,
+        /// The same.
+        to: String,
+    },
+    /// Show or set what is kept of an application
+    Policy(PolicyArgs),
+    /// Drop what the policies do not keep
+    Prune {
+        /// Only this application.
+        app: Option<String>,
+        /// Show the plan and do nothing.
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Drop checkpoints, whatever the policies say
+    Forget {
+        /// app@step or app@step.generation; app alone only with --all.
+        #[arg(required = true)]
+        checkpoints: Vec<String>,
+        /// Allow to name an application, and drop all of its checkpoints.
+        #[arg(long)]
+        all: bool,
+    },
+    /// Free what nothing refers to any more; safe while others save
+    Gc {
+        /// Show the plan and do nothing.
+        #[arg(long)]
+        dry_run: bool,
+        /// Do not rewrite packs of which much is dead.
+        #[arg(long)]
+        no_compact: bool,
+    },
+    /// Read and check everything, or some checkpoints; say which are hurt and which are whole
+    Verify {
+        /// app, app@step or app@step.generation; none is the whole repository.
+        checkpoint: Option<String>,
+        /// Mend what can be mended.
+        #[arg(long)]
+        repair: bool,
+    },
+    /// Write one checkpoint as one self-contained file or stream
+    Export {
+        /// app, app@step or app@step.generation.
+        checkpoint: String,
+        /// The file; - is standard output.
+        #[arg(long, short, default_value = "-", value_hint = ValueHint::FilePath)]
+        output: PathBuf,
+    },
+    /// Save what was exported elsewhere
+    Import {
+        /// The file; - is standard input.
+        #[arg(default_value = "-", value_hint = ValueHint::FilePath)]
+        input: PathBuf,
+        /// The application, if not the one that it was exported from.
+        #[arg(long)]
+        app: Option<String>,
+        /// The step, if not the one that it was exported from.
+        #[arg(long)]
+        step: Option<u64>,
+        #[command(flatten)]
+        engine: EngineArgs,
+    },
+    /// Begin a checkpoint to which several processes add; prints the session
+    Begin {
+        /// The application.
+        app: String,
+        /// The step.
+        #[arg(long)]
+        step: u64,
+        /// How many parts there will be; the commit fails if it has not as many.
+        #[arg(long)]
+        parts: Option<u32>,
+        /// How long the session may be silent before it is given up.
+        #[arg(long, default_value = "24h", value_parser = parse::duration, value_name = "TIME")]
+        lease: std::time::Duration,
+    },
+    /// Add a part to a session
+    Add {
+        /// The session, as printed by begin.
+        session: String,
+        /// Files, directories, or - for standard input.
+        #[arg(required = true, value_hint = ValueHint::AnyPath)]
+        paths: Vec<PathBuf>,
+        /// The rank of this part.
+        #[arg(long, default_value_t = 0)]
+        rank: u32,
+        /// The member's name for standard input.
+        #[arg(long, default_value = "stdin", value_name = "PATH")]
+        stdin_name: String,
+        #[command(flatten)]
+        engine: EngineArgs,
+    },
+    /// Commit a session: all its parts become visible at once
+    Commit {
+        /// The session.
+        session: String,
+        /// A word for people.
+        #[arg(long, default_value = "")]
+        note: String,
+    },
+    /// Give a session up
+    Abort {
+        /// The session.
+        session: String,
+    },
+    /// List the sessions that are open
+    Sessions,
+    /// Print a script that completes this command in a shell
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a directory
+    Man {
+        /// The directory.
+        #[arg(value_hint = ValueHint::DirPath)]
+        to: PathBuf,
+    },
+}
+
+/// What to save and how.
+#[derive(Args)]
+pub struct SaveArgs {
+    /// The application, then files, directories, or - for standard input; with --by-name only files.
+    #[arg(required = true, value_name = "APP|PATH", value_hint = ValueHint::AnyPath)]
+    pub what: Vec<PathBuf>,
+    /// The step.
+    #[arg(long, required_unless_present = "by_name", conflicts_with = "by_name")]
+    pub step: Option<u64>,
+    /// File each path by its name A.Ni.Tj, under application A, rank i and step j.
+    #[arg(long)]
+    pub by_name: bool,
+    /// The member's name for standard input.
+    #[arg(long, default_value = "stdin", value_name = "PATH")]
+    pub stdin_name: String,
+    /// A word for people.
+    #[arg(long, default_value = "")]
+    pub note: String,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// How to chunk, compress and sync.
+#[derive(Args, Clone)]
+pub struct EngineArgs {
+    /// auto, page, page:SIZE, cdc or cdc:SIZE.
+    #[arg(long, default_value = "auto", value_parser = parse::chunking)]
+    pub chunking: stdchk::ChunkingChoice,
+    /// auto, none, lz4, zstd or zstd:LEVEL; with planes2+, planes4+ or planes8+ before it for arrays of numbers.
+    #[arg(long, default_value = "auto", value_parser = parse::coding, value_name = "CODEC")]
+    pub compress: stdchk::Preference,
+    /// staged (survives the process) or local (survives a power cut).
+    #[arg(long, default_value = "local", value_parser = stdchk::parse_durability, value_name = "LEVEL")]
+    pub durability: stdchk::Durability,
+    /// What to compare with: app@step, or none; by default the application's newest.
+    #[arg(long, value_name = "CHECKPOINT")]
+    pub parent: Option<String>,
+    /// Threads that hash and compress; by default one for each processor.
+    #[arg(long)]
+    pub threads: Option<usize>,
+}
+
+/// What to restore and where to.
+#[derive(Args)]
+pub struct RestoreArgs {
+    /// app, app@step or app@step.generation; without a step the newest whole one.
+    pub checkpoint: String,
+    /// The directory; made if it is not there.
+    #[arg(long, value_hint = ValueHint::DirPath)]
+    pub to: PathBuf,
+    /// Replace files that are there already.
+    #[arg(long)]
+    pub overwrite: bool,
+}
+
+/// What to keep.
+#[derive(Args)]
+pub struct PolicyArgs {
+    /// The application.
+    pub app: String,
+    /// Keep this many of the newest.
+    #[arg(long, value_name = "N")]
+    pub keep_last: Option<u32>,
+    /// Keep those whose step is a multiple of this.
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub keep_every: Option<u64>,
+    /// Whatever else is said, drop what is older than this, but never the newest.
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    pub purge_after: Option<std::time::Duration>,
+    /// Keep only the newest.
+    #[arg(long, conflicts_with_all = ["keep_last", "keep_every", "keep_all"])]
+    pub replace: bool,
+    /// Keep everything, as if no policy had been set.
+    #[arg(long, conflicts_with_all = ["keep_last", "keep_every", "purge_after"])]
+    pub keep_all: bool,
+}

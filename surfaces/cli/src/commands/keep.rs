@@ -1,0 +1,140 @@
+//! policy, prune, forget, gc: what stays, and getting rid of the rest.
+
+use serde_json::json;
+
+use stdchk::{AppName, CheckpointId, Error, GcPlan, Policy, PrunePlan, Repository, Result, Spec};
+
+use super::{open, open_or_create};
+use crate::args::{Cli, PolicyArgs};
+use crate::output::{Out, size};
+
+pub fn policy(cli: &Cli, out: &Out, args: &PolicyArgs) -> Result<u8> {
+    let app = AppName::new(&args.app)?;
+    let purge_after_s = args.purge_after.map(|time| time.as_secs());
+    let keep_last = if args.replace { Some(1) } else { args.keep_last };
+    let asked = Policy { keep_last, keep_every: args.keep_every, purge_after_s };
+    let policy = if asked != Policy::KEEP_ALL || args.keep_all {
+        // A policy may be set before the first save.
+        open_or_create(cli)?.set_policy(&app, &asked)?;
+        asked
+    } else {
+        open(cli)?.state()?.apps().get(&app).map(|app| app.policy.clone()).unwrap_or_default()
+    };
+    out.either(
+        || {
+            json!({ "app": app.as_str(), "policy": policy.to_string(), "keep_last": policy.keep_last,
+                "keep_every": policy.keep_every, "purge_after_s": policy.purge_after_s })
+        },
+        || format!("{app}: {policy}"),
+    );
+    Ok(0)
+}
+
+pub fn prune(repository: &Repository, out: &Out, app: Option<&str>, dry_run: bool) -> Result<u8> {
+    let app = app.map(AppName::new).transpose()?;
+    let now = stdchk::now_ns();
+    let plan = if dry_run {
+        stdchk::plan_prune(&*repository.state()?, app.as_ref(), now)
+    } else {
+        stdchk::prune(&*repository.ground().catalog, app.as_ref(), now)?
+    };
+    report_drop(out, &plan, dry_run);
+    Ok(0)
+}
+
+fn report_drop(out: &Out, plan: &PrunePlan, dry_run: bool) {
+    let names: Vec<String> = plan.dropped.iter().map(CheckpointId::to_string).collect();
+    if out.json {
+        out.object(&json!({ "dry_run": dry_run, "dropped": names, "kept": plan.kept }));
+        return;
+    }
+    let verb = if dry_run { "would drop" } else { "dropped" };
+    names.iter().for_each(|name| out.line(&format!("{verb} {name}")));
+    out.note(&format!("{verb} {} and kept {}", names.len(), plan.kept));
+    if !dry_run && !names.is_empty() {
+        out.note("'stdchk gc' frees their space");
+    }
+}
+
+pub fn forget(repository: &Repository, out: &Out, checkpoints: &[String], all: bool) -> Result<u8> {
+    let state = repository.state()?;
+    let mut ids = Vec::new();
+    for text in checkpoints {
+        let spec = Spec::parse(text)?;
+        if spec.step.is_none() && !all {
+            return Err(Error::invalid(format!(
+                "{text} names an application; --all forgets all of its checkpoints"
+            )));
+        }
+        ids.extend(spec.find(&state)?.into_iter().map(|entry| entry.id()));
+    }
+    ids.sort();
+    ids.dedup();
+    repository.forget(&ids)?;
+    let kept = state.checkpoints().count() - ids.len();
+    report_drop(out, &PrunePlan { dropped: ids, kept }, false);
+    Ok(0)
+}
+
+pub fn gc(repository: &Repository, out: &Out, dry_run: bool, compact: bool) -> Result<u8> {
+    let ground = repository.ground();
+    let mut plan = if dry_run { stdchk::plan_gc(&ground)? } else { stdchk::collect(&ground, compact)? };
+    if dry_run && !compact {
+        plan.compacted.clear();
+    }
+    let temporary = repository.remove_stale_temporaries(!dry_run)?;
+    if out.json {
+        out.object(&gc_json(&plan, temporary, dry_run));
+    } else {
+        gc_text(out, &plan, temporary, dry_run);
+    }
+    Ok(0)
+}
+
+fn gc_json(plan: &GcPlan, temporary: (u64, u64), dry_run: bool) -> serde_json::Value {
+    let packs = |packs: &[(stdchk::PackName, u64)]| json!({ "packs": packs.len(), "bytes": packs.iter().map(|&(_, bytes)| bytes).sum::<u64>() });
+    let fenced: Vec<_> = plan
+        .fenced
+        .iter()
+        .map(|s| json!({ "session": s.session.to_string(), "what": s.what, "why": s.why }))
+        .collect();
+    let compacted: Vec<_> = plan
+        .compacted
+        .iter()
+        .map(|c| json!({ "pack": c.pack.to_string(), "bytes": c.bytes, "raw_bytes": c.raw_bytes, "live_bytes": c.live_bytes }))
+        .collect();
+    json!({
+        "dry_run": dry_run, "fenced": fenced, "compacted": compacted,
+        "condemned": packs(&plan.condemned), "removed": packs(&plan.removed), "waiting": packs(&plan.waiting),
+        "live": { "packs": plan.live.0, "bytes": plan.live.1 },
+        "temporary_files": temporary.0,
+    })
+}
+
+fn gc_text(out: &Out, plan: &GcPlan, temporary: (u64, u64), dry_run: bool) {
+    let would = if dry_run { "would have " } else { "" };
+    for suspect in &plan.fenced {
+        out.line(&format!("{would}fenced session {} ({}): {}", suspect.session, suspect.what, suspect.why));
+    }
+    for c in &plan.compacted {
+        let live = 100.0 * c.live_bytes as f64 / c.raw_bytes.max(1) as f64;
+        out.line(&format!(
+            "{would}rewritten pack {} ({}), of which {live:.0} % is live",
+            c.pack,
+            size(c.bytes)
+        ));
+    }
+    out.line(&format!("{would}freed {} in {} packs", size(plan.removed_bytes()), plan.removed.len()));
+    if !plan.waiting.is_empty() {
+        let bytes = plan.waiting.iter().map(|&(_, bytes)| bytes).sum();
+        out.line(&format!(
+            "{} in {} packs wait for sessions that are still open",
+            size(bytes),
+            plan.waiting.len()
+        ));
+    }
+    if temporary.0 > 0 {
+        out.line(&format!("{would}removed {} stale temporary files, {}", temporary.0, size(temporary.1)));
+    }
+    out.note(&format!("{} in {} packs are in use", size(plan.live.1), plan.live.0));
+}

@@ -1,0 +1,86 @@
+//! The verbs, one file for those that belong together.
+
+mod check;
+mod keep;
+mod list;
+mod read;
+mod save;
+mod sessions;
+mod shell;
+mod transfer;
+
+use serde_json::{Value, json};
+
+use stdchk::{CheckpointEntry, Error, Repository, Result, Tally};
+
+use crate::args::{Cli, Verb};
+use crate::output::Out;
+
+/// Does what was asked; the exit code.
+pub fn run(cli: &Cli, out: &Out) -> Result<u8> {
+    match &cli.verb {
+        Verb::Save(args) => save::save(cli, out, args),
+        Verb::List { app } => list::list(&open(cli)?, out, app.as_deref()),
+        Verb::Show { checkpoint } => list::show(&open(cli)?, out, checkpoint),
+        Verb::Restore(args) => read::restore(&open(cli)?, out, args),
+        Verb::Cat { member, rank } => read::cat(&open(cli)?, out, member, *rank),
+        Verb::Latest { app, verify } => read::latest(&open(cli)?, out, app, *verify),
+        Verb::Diff { from, to } => list::diff(&open(cli)?, out, from, to),
+        Verb::Policy(args) => keep::policy(cli, out, args),
+        Verb::Prune { app, dry_run } => keep::prune(&open(cli)?, out, app.as_deref(), *dry_run),
+        Verb::Forget { checkpoints, all } => keep::forget(&open(cli)?, out, checkpoints, *all),
+        Verb::Gc { dry_run, no_compact } => keep::gc(&open(cli)?, out, *dry_run, !*no_compact),
+        Verb::Verify { checkpoint, repair } => {
+            check::verify(&open(cli)?, out, checkpoint.as_deref(), *repair)
+        }
+        Verb::Export { checkpoint, output } => transfer::export(&open(cli)?, out, checkpoint, output),
+        Verb::Import { input, app, step, engine } => {
+            transfer::import(cli, out, input, app.as_deref(), *step, engine)
+        }
+        Verb::Begin { app, step, parts, lease } => sessions::begin(cli, out, app, *step, *parts, *lease),
+        Verb::Add { session, paths, rank, stdin_name, engine } => {
+            sessions::add(cli, out, session, paths, *rank, stdin_name, engine)
+        }
+        Verb::Commit { session, note } => sessions::commit(&open(cli)?, out, session, note),
+        Verb::Abort { session } => sessions::abort(&open(cli)?, out, session),
+        Verb::Sessions => sessions::list(&open(cli)?, out),
+        Verb::Completions { shell } => shell::completions(*shell),
+        Verb::Man { to } => shell::man(to),
+    }
+}
+
+fn place(cli: &Cli) -> Result<&str> {
+    cli.store.as_deref().ok_or_else(|| Error::invalid("no store: give --store DIR or set STDCHK_STORE"))
+}
+
+fn open(cli: &Cli) -> Result<Repository> {
+    let mut repository = Repository::open(place(cli)?)?;
+    repository.set_memory(cli.memory as usize);
+    Ok(repository)
+}
+
+fn open_or_create(cli: &Cli) -> Result<Repository> {
+    let mut repository = Repository::open_or_create(place(cli)?)?;
+    repository.set_memory(cli.memory as usize);
+    Ok(repository)
+}
+
+/// A checkpoint as JSON.
+fn checkpoint_json(entry: &CheckpointEntry) -> Value {
+    let tally = Tally::from(entry.tally);
+    json!({
+        "app": entry.app.as_str(),
+        "step": entry.step,
+        "generation": entry.generation,
+        "checkpoint": entry.id().to_string(),
+        "created": crate::output::time(entry.created_ns),
+        "durability": entry.durability.as_str(),
+        "members": entry.member_count,
+        "bytes": entry.bytes,
+        "new_bytes": tally.new,
+        "shared_bytes": tally.shared,
+        "zero_bytes": tally.zero,
+        "stored_bytes": tally.stored,
+        "written_bytes": entry.written,
+    })
+}

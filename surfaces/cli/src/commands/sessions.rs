@@ -1,0 +1,100 @@
+//! begin, add, commit, abort, sessions: checkpoints of many writers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::json;
+
+use stdchk::{AppName, Repository, Result, SessionId, SessionKind};
+
+use super::save::{is_stdin, options, report};
+use super::{open, open_or_create};
+use crate::args::{Cli, EngineArgs};
+use crate::output::{Out, table};
+
+pub fn begin(cli: &Cli, out: &Out, app: &str, step: u64, parts: Option<u32>, lease: Duration) -> Result<u8> {
+    let app = AppName::new(app)?;
+    let session = open_or_create(cli)?.begin(&app, step, parts, lease)?;
+    out.either(
+        || json!({ "session": session.to_string(), "app": app.as_str(), "step": step }),
+        || session.to_string(),
+    );
+    Ok(0)
+}
+
+pub fn add(
+    cli: &Cli,
+    out: &Out,
+    session: &str,
+    paths: &[PathBuf],
+    rank: u32,
+    stdin_name: &str,
+    engine: &EngineArgs,
+) -> Result<u8> {
+    let session: SessionId = session.parse()?;
+    let stdin = is_stdin(paths)?;
+    let repository = open(cli)?;
+    let bar = out.progress("adding", if stdin { 0 } else { stdchk::total_bytes(paths) });
+    let mut part = repository.add(session, options(cli, engine, "", rank)?)?;
+    let added = if stdin {
+        part.add_stream(stdin_name, &mut std::io::stdin().lock(), &|n| bar.inc(n))
+    } else {
+        part.add_paths(paths, &|n| bar.inc(n))
+    };
+    if let Err(error) = added {
+        part.abort();
+        return Err(error);
+    }
+    let entry = part.finish()?;
+    bar.finish_and_clear();
+    if out.json {
+        out.object(&json!({ "session": session.to_string(), "rank": entry.rank, "durability": entry.durability.as_str() }));
+    } else {
+        out.note(&format!("added the part of rank {} to session {session}", entry.rank));
+    }
+    Ok(0)
+}
+
+pub fn commit(repository: &Repository, out: &Out, session: &str, note: &str) -> Result<u8> {
+    report(out, &repository.commit(session.parse()?, note)?);
+    Ok(0)
+}
+
+pub fn abort(repository: &Repository, out: &Out, session: &str) -> Result<u8> {
+    let session: SessionId = session.parse()?;
+    repository.abort(session)?;
+    if out.json {
+        out.object(&json!({ "session": session.to_string(), "aborted": true }));
+    } else {
+        out.note(&format!("aborted session {session}"));
+    }
+    Ok(0)
+}
+
+pub fn list(repository: &Repository, out: &Out) -> Result<u8> {
+    let mut rows = Vec::new();
+    for session in repository.sessions()? {
+        let entry = &session.entry;
+        let what = match &entry.kind {
+            SessionKind::Reader => "reading".to_owned(),
+            SessionKind::Upkeep => "upkeep".to_owned(),
+            SessionKind::Writer { app, step, .. } => format!("saving {app}@{step}"),
+        };
+        if out.json {
+            out.object(&json!({
+                "session": entry.id.to_string(), "what": what, "host": entry.owner.host, "pid": entry.owner.pid,
+                "lease_s": entry.lease_ms / 1000, "parts": session.parts.len(),
+            }));
+            continue;
+        }
+        let pid = if entry.owner.pid == 0 { "-".to_owned() } else { entry.owner.pid.to_string() };
+        let parts = session.parts.len().to_string();
+        rows.push(vec![entry.id.to_string(), what, entry.owner.host.clone(), pid, parts]);
+    }
+    if !out.json && rows.is_empty() {
+        out.note("no session is open");
+    } else if !out.json {
+        out.line(&table(&["SESSION", "WHAT", "HOST", "PID", "PARTS"], &rows));
+    }
+    Ok(0)
+}

@@ -1,0 +1,184 @@
+//! What is printed: data to stdout, words to stderr, and progress where a terminal is attached.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, SystemTime};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use stdchk::{Error, Kind};
+
+use crate::args::Cli;
+
+/// The exit code of a failure. The table is in `docs/CLI.md`.
+pub fn exit_code(kind: Kind) -> u8 {
+    match kind {
+        Kind::Invalid => 2,
+        Kind::Corrupt => 3,
+        Kind::NotFound => 4,
+        Kind::Exists => 5,
+        Kind::Unsupported => 6,
+        Kind::Fenced => 7,
+        Kind::Conflict => 8,
+        Kind::Full => 9,
+        Kind::Denied => 10,
+        _ => 1,
+    }
+}
+
+/// Prints as the user asked.
+pub struct Out {
+    /// Whether data is JSON.
+    pub json: bool,
+    quiet: bool,
+}
+
+impl Out {
+    /// As the flags say.
+    pub fn new(cli: &Cli) -> Out {
+        Out { json: cli.json, quiet: cli.quiet }
+    }
+
+    /// A line of data.
+    pub fn line(&self, text: &str) {
+        self.write(text);
+    }
+
+    /// A JSON object on one line.
+    pub fn object(&self, value: &Value) {
+        self.write(&value.to_string());
+    }
+
+    /// Whichever of the two was asked for.
+    pub fn either(&self, value: impl FnOnce() -> Value, text: impl FnOnce() -> String) {
+        if self.json { self.object(&value()) } else { self.line(&text()) }
+    }
+
+    fn write(&self, text: &str) {
+        // Whoever closed the pipe has read enough.
+        if writeln!(std::io::stdout(), "{text}").is_err() {
+            std::process::exit(0);
+        }
+    }
+
+    /// Something that people may want to know.
+    pub fn note(&self, text: &str) {
+        if !self.quiet {
+            eprintln!("{text}");
+        }
+    }
+
+    /// Something that people should know.
+    pub fn warn(&self, text: &str) {
+        eprintln!("warning: {text}");
+    }
+
+    /// A failure.
+    pub fn error(&self, error: &Error) {
+        if self.json {
+            self.object(&json!({ "error": { "kind": error.kind().as_str(), "message": error.to_string() } }));
+        }
+        eprintln!("stdchk: {error}");
+    }
+
+    /// A progress bar over `total` bytes; invisible where no terminal is attached.
+    pub fn progress(&self, what: &'static str, total: u64) -> ProgressBar {
+        if self.quiet || self.json || !std::io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let template =
+            "{msg} [{bar:30}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left";
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bar = ProgressBar::new(total).with_style(style.progress_chars("=> ")).with_message(what);
+        bar.enable_steady_tick(Duration::from_millis(200));
+        bar
+    }
+}
+
+/// A size in binary units.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// A time in UTC, as RFC 3339 has it.
+pub fn time(ns: i64) -> String {
+    let seconds = ns.div_euclid(1_000_000_000);
+    let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let (year, month, day) = civil(days);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+/// The date of a day counted from 1970 (Howard Hinnant, "chrono-compatible low-level date algorithms").
+fn civil(days: i64) -> (i64, i64, i64) {
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let day_of_era = z.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
+}
+
+/// How long ago, in one unit.
+pub fn age(ns: i64) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
+    let seconds = (now - ns.div_euclid(1_000_000_000)).max(0);
+    match seconds {
+        0..120 => format!("{seconds} s ago"),
+        120..7200 => format!("{} min ago", seconds / 60),
+        7200..172_800 => format!("{} h ago", seconds / 3600),
+        _ => format!("{} d ago", seconds / 86_400),
+    }
+}
+
+/// Rows of text in columns; numbers to the right.
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let columns = head.len();
+    let width =
+        |i: usize| rows.iter().map(|row| row[i].chars().count()).chain([head[i].len()]).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let is_number = |text: &str| text.starts_with(|c: char| c.is_ascii_digit()) || text == "-";
+    let right: Vec<bool> =
+        (0..columns).map(|i| !rows.is_empty() && rows.iter().all(|row| is_number(&row[i]))).collect();
+    let line = |cells: &[String]| {
+        let cell = |(i, text): (usize, &String)| {
+            if right[i] {
+                format!("{text:>width$}", width = widths[i])
+            } else {
+                format!("{text:<width$}", width = widths[i])
+            }
+        };
+        cells.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let head: Vec<String> = head.iter().map(|text| (*text).to_owned()).collect();
+    let mut lines = vec![line(&head)];
+    lines.extend(rows.iter().map(|row| line(row)));
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_read_well() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(1023), "1023 B");
+        assert_eq!(size(1536), "1.5 KiB");
+        assert_eq!(size(1 << 30), "1.0 GiB");
+        assert_eq!(size((1 << 20) - 1), "1.0 MiB");
+        assert_eq!(size(u64::MAX), "16.0 EiB");
+        assert_eq!(time(0), "1970-01-01T00:00:00Z");
+        assert_eq!(time(951_827_696_000_000_000), "2000-02-29T12:34:56Z");
+        assert_eq!(time(-1), "1969-12-31T23:59:59Z");
+    }
+}

@@ -1,0 +1,129 @@
+//! Values as people write them.
+
+use std::time::Duration;
+
+use stdchk::{Chunking, ChunkingChoice, Codec, Coding, Error, Preference, Result};
+
+/// Splits a number from its unit.
+fn split(text: &str) -> Option<(f64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    Some((digits.parse::<f64>().ok()?, unit.trim()))
+}
+
+/// A size: `4096`, `64KiB`, `1.5GiB`, `2GB`.
+pub fn bytes(text: &str) -> Result<u64> {
+    let bad = || Error::invalid(format!("{text:?} is no size: write for example 4096, 64KiB, 256MiB or 2GB"));
+    let (number, unit) = split(text.trim()).ok_or_else(bad)?;
+    let factor = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "k" | "kib" => 1024.0,
+        "m" | "mib" => 1024.0 * 1024.0,
+        "g" | "gib" => 1024f64.powi(3),
+        "t" | "tib" => 1024f64.powi(4),
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        "tb" => 1e12,
+        _ => return Err(bad()),
+    };
+    let value = number * factor;
+    if value.is_finite() && value < 9e18 { Ok(value as u64) } else { Err(bad()) }
+}
+
+/// A time: `90`, `90s`, `15min`, `24h`, `7d`.
+pub fn duration(text: &str) -> Result<Duration> {
+    let bad = || Error::invalid(format!("{text:?} is no time: write for example 90s, 15min, 24h or 7d"));
+    let (number, unit) = split(text.trim()).ok_or_else(bad)?;
+    let factor = match unit {
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86400.0,
+        "w" => 7.0 * 86400.0,
+        _ => return Err(bad()),
+    };
+    Duration::try_from_secs_f64(number * factor).map_err(|_| bad())
+}
+
+/// A chunking: `auto`, `page`, `page:64KiB`, `cdc`, `cdc:16KiB`.
+pub fn chunking(text: &str) -> Result<ChunkingChoice> {
+    let (word, size) = match text.split_once(':') {
+        Some((word, size)) => (word, Some(bytes(size)?)),
+        None => (text, None),
+    };
+    let size = |default: u32| u32::try_from(size.unwrap_or(u64::from(default))).unwrap_or(u32::MAX);
+    match word {
+        "auto" if !text.contains(':') => Ok(ChunkingChoice::Auto),
+        "page" => ChunkingChoice::Fixed(Chunking::Page(size(4096))).check(),
+        "cdc" => ChunkingChoice::Fixed(Chunking::Cdc(size(8192))).check(),
+        _ => Err(Error::invalid(format!("{text:?} is no chunking: auto, page, page:SIZE, cdc or cdc:SIZE"))),
+    }
+}
+
+/// A codec: `auto`, `none`, `lz4`, `zstd`, `zstd:9`, `planes4+zstd`.
+pub fn coding(text: &str) -> Result<Preference> {
+    let bad = || {
+        Error::invalid(format!(
+            "{text:?} is no codec: auto, none, lz4, zstd, zstd:LEVEL or planes4+zstd:LEVEL"
+        ))
+    };
+    if text == "auto" {
+        return Ok(Preference::Auto);
+    }
+    let (planes, codec) = match text.split_once('+') {
+        Some(("planes2", codec)) => (2, codec),
+        Some(("planes4", codec)) => (4, codec),
+        Some(("planes8", codec)) => (8, codec),
+        Some(_) => return Err(bad()),
+        None => (0, text),
+    };
+    let (codec, level) = match codec.split_once(':') {
+        Some(("zstd", level)) => {
+            (Codec::Zstd, level.parse().ok().filter(|l| (1..=19).contains(l)).ok_or_else(bad)?)
+        }
+        Some(_) => return Err(bad()),
+        None => match codec {
+            "none" if planes == 0 => (Codec::None, 1),
+            "lz4" => (Codec::Lz4, 1),
+            "zstd" => (Codec::Zstd, 1),
+            _ => return Err(bad()),
+        },
+    };
+    Ok(Preference::Fixed(Coding { codec, planes }, level))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times() {
+        for (text, value) in
+            [("0", 0), ("4096", 4096), ("64KiB", 65536), ("1.5k", 1536), ("2GB", 2_000_000_000)]
+        {
+            assert_eq!(bytes(text).unwrap(), value, "{text}");
+        }
+        for bad in ["", "x", "-1", "1XB", "1e30TB", "nan", "inf", "99999999999TB"] {
+            assert!(bytes(bad).is_err(), "{bad}");
+        }
+        assert_eq!(duration("15min").unwrap(), Duration::from_secs(900));
+        assert_eq!(duration("1.5h").unwrap(), Duration::from_secs(5400));
+        for bad in ["", "h", "-1s", "5y", "99999999999999999999d"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn chunkings_and_codecs() {
+        assert_eq!(chunking("page:64KiB").unwrap(), ChunkingChoice::Fixed(Chunking::Page(65536)));
+        for bad in ["page:3", "page:100MiB", "cdc:1", "auto:4", "fixed", ""] {
+            assert!(chunking(bad).is_err(), "{bad}");
+        }
+        let planes = Coding { codec: Codec::Zstd, planes: 4 };
+        assert_eq!(coding("planes4+zstd:3").unwrap(), Preference::Fixed(planes, 3));
+        for bad in ["zip", "zstd:99", "lz4:3", "planes3+zstd", "planes4+none", ""] {
+            assert!(coding(bad).is_err(), "{bad}");
+        }
+    }
+}
