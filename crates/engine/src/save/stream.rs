@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use stdchk_codec::{Advisor, Cutter};
 use stdchk_object::member::{Chunking, Content};
-use stdchk_object::tree::LEAF_SHIFT;
+use stdchk_object::tree::{LEAF_SHIFT, NodeRef};
 use stdchk_object::{Error, Hash, Result};
 
 use super::assembly::data_hash;
@@ -149,9 +149,13 @@ impl PartWriter {
             return None;
         }
         let mut leaf = None;
-        let (vault, nodes) = (self.vault.clone(), &mut self.nodes);
-        let found =
-            vault.find_leaf(roots, &content.blob, offset, &mut |hash, node| _ = nodes.insert(hash, node));
+        let (vault, nodes, foreign) = (self.vault.clone(), &mut self.nodes, &mut self.foreign);
+        let found = vault.find_leaf(roots, &content.blob, offset, &mut |hash, pack, chunk| {
+            nodes.entry(hash).or_insert_with(|| {
+                foreign.insert(pack.name, pack);
+                NodeRef { pack: pack.name, chunk }
+            });
+        });
         if let Ok((at, start, len)) = found
             && at != LeafAt::Hole
             && start == offset

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stdchk_object::pack::ChunkKind;
 use stdchk_object::tree::{Blob, FANOUT_SHIFT, Inner, Leaf, Node, NodeRef, Piece, Root, span_shift};
-use stdchk_object::{Error, Hash, Result};
+use stdchk_object::{Error, Hash, PackRef, Result};
 
 use super::{Roots, Scratch, Vault};
 
@@ -79,14 +79,14 @@ impl Vault {
         Ok(())
     }
 
-    /// The leaf that holds `offset`, where it begins and how many bytes it covers. `seen` is told the hash and place
-    /// of every node on the way.
+    /// The leaf that holds `offset`, where it begins and how many bytes it covers. `seen` is told the hash,
+    /// the pack and the chunk of every node on the way.
     pub fn find_leaf(
         &self,
         roots: &Roots,
         blob: &Blob,
         offset: u64,
-        seen: &mut dyn FnMut(Hash, NodeRef),
+        seen: &mut dyn FnMut(Hash, PackRef, u32),
     ) -> Result<(LeafAt, u64, u64)> {
         let mut node = match &blob.root {
             Root::Hole => return Ok((LeafAt::Hole, 0, blob.len)),
@@ -97,7 +97,7 @@ impl Vault {
         for height in (0..=blob.height()).rev() {
             let (open, chunk, _) = self.resolve(roots, node.pack, node.chunk)?;
             if let Some(hash) = open.footer.hash(chunk) {
-                seen(*hash, NodeRef { pack: open.pack.name, chunk });
+                seen(*hash, open.pack, chunk);
             }
             if height == 0 {
                 break;

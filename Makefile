@@ -1,0 +1,41 @@
+# The commands of the project. `make demo` and `make test` set up all that they need on Debian.
+
+SHELL := /bin/sh
+export PATH := $(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
+CARGO_FLAGS := --locked
+
+.PHONY: help build demo test test-long bench fuzz man
+
+help:
+	@echo "make demo       run a simulation, kill it, and go on from its newest checkpoint"
+	@echo "make test       run every check and test"
+	@echo "make test-long  the same with long runs of what is random"
+	@echo "make bench      measure against dd, cp and restic"
+	@echo "make build      build target/release/stdchk"
+
+build:
+	@scripts/setup build
+	cargo build $(CARGO_FLAGS) --release --package stdchk-cli
+
+demo:
+	@scripts/setup demo
+	@cargo build $(CARGO_FLAGS) --quiet --release --package stdchk-cli --example springs
+	@PATH="$(CURDIR)/$${CARGO_TARGET_DIR:-target}/release:$$PATH" scripts/demo
+
+test:
+	@scripts/setup build
+	cargo fmt --all --check
+	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+	cargo xtask layers
+	cargo test $(CARGO_FLAGS) --workspace
+
+test-long:
+	@scripts/setup build
+	STDCHK_TEST_LONG=1 PROPTEST_CASES=2000 cargo test $(CARGO_FLAGS) --release --workspace -- --include-ignored
+
+bench: build
+	@scripts/setup bench
+	cargo run $(CARGO_FLAGS) --quiet --release --package stdchk-bench
+
+man: build
+	$${CARGO_TARGET_DIR:-target}/release/stdchk man man
