@@ -27,7 +27,8 @@ fn main() -> ExitCode {
 fn allowed(text: &str) -> Result<Arrows, String> {
     let mut arrows = Arrows::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let (name, list) = line.split_once('=').ok_or_else(|| format!("layers.toml: {line:?} is no arrow"))?;
+        let (name, list) =
+            line.split_once('=').ok_or_else(|| format!("layers.toml: {line:?} is no arrow"))?;
         let list = list.trim().trim_start_matches('[').trim_end_matches(']');
         let names = list.split(',').map(|other| other.trim().trim_matches('"').to_owned());
         arrows.insert(name.trim().to_owned(), names.filter(|name| !name.is_empty()).collect());
@@ -68,11 +69,19 @@ fn layers() -> Result<String, String> {
             None => problems.push(format!("{name} is not in layers.toml")),
             Some(may) => {
                 problems.extend(uses.difference(may).map(|other| format!("{name} may not use {other}")));
-                problems.extend(may.difference(uses).map(|other| format!("{name} does not use {other}; take it out")));
+                problems.extend(
+                    may.difference(uses).map(|other| format!("{name} does not use {other}; take it out")),
+                );
             }
         }
     }
-    problems.extend(allowed.keys().filter(|name| !actual.contains_key(*name)).map(|n| format!("there is no {n}")));
+    problems.extend(
+        allowed.keys().filter(|name| !actual.contains_key(*name)).map(|n| format!("there is no {n}")),
+    );
     let count: usize = actual.values().map(BTreeSet::len).sum();
-    if problems.is_empty() { Ok(format!("{} crates, {count} arrows, all as listed", actual.len())) } else { Err(problems.join("\n")) }
+    if problems.is_empty() {
+        Ok(format!("{} crates, {count} arrows, all as listed", actual.len()))
+    } else {
+        Err(problems.join("\n"))
+    }
 }

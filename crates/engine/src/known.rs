@@ -23,16 +23,39 @@ struct Entry {
 pub struct Known {
     slots: Vec<Option<Entry>>,
     next: Vec<u8>,
+    used: usize,
+    sets_max: usize,
     packs: Vec<PackName>,
 }
 
 const WAYS: usize = 8;
+/// Sets at the start: most saves are small.
+const SETS_MIN: usize = 64;
 
 impl Known {
-    /// A table of about `bytes` bytes.
+    /// A table that grows to about `bytes` bytes.
     pub fn new(bytes: usize) -> Known {
-        let sets = (bytes / (WAYS * size_of::<Option<Entry>>())).max(1).next_power_of_two();
-        Known { slots: vec![None; sets * WAYS], next: vec![0; sets], packs: Vec::new() }
+        let most = (bytes / (WAYS * size_of::<Option<Entry>>())).max(1);
+        let sets_max = if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 };
+        let sets = SETS_MIN.min(sets_max);
+        Known { slots: vec![None; sets * WAYS], next: vec![0; sets], used: 0, sets_max, packs: Vec::new() }
+    }
+
+    fn grow(&mut self) {
+        let sets = self.next.len() * 2;
+        let old = std::mem::replace(&mut self.slots, vec![None; sets * WAYS]);
+        self.next = vec![0; sets];
+        self.used = 0;
+        old.into_iter().flatten().for_each(|entry| self.put(entry));
+    }
+
+    fn put(&mut self, entry: Entry) {
+        let set = self.set(&entry.hash);
+        let way = usize::from(self.next[set]) % WAYS;
+        self.next[set] = (way as u8 + 1) % WAYS as u8;
+        let slot = &mut self.slots[set * WAYS + way];
+        self.used += usize::from(slot.is_none());
+        *slot = Some(entry);
     }
 
     /// Makes a pack known; its index.
@@ -62,10 +85,10 @@ impl Known {
         if self.find(hash, len).is_some() {
             return;
         }
-        let set = self.set(hash);
-        let way = usize::from(self.next[set]) % WAYS;
-        self.next[set] = (way as u8 + 1) % WAYS as u8;
-        self.slots[set * WAYS + way] = Some(Entry { hash: *hash, len, place });
+        if self.used * 2 >= self.slots.len() && self.next.len() < self.sets_max {
+            self.grow();
+        }
+        self.put(Entry { hash: *hash, len, place });
     }
 }
 
@@ -80,12 +103,13 @@ mod tests {
         let mut known = Known::new(100 << 10);
         let pack = known.add_pack(PackName { session: SessionId(1), writer: 0, number: 0 });
         let hash = |i: u32| Domain::Data.hash(&i.to_le_bytes());
-        let total = known.slots.len() as u32 * 2;
+        let most = known.sets_max * WAYS;
+        let total = most as u32 * 2;
         for i in 0..total {
             known.insert(&hash(i), 4, Place { pack, chunk: i });
         }
         let found: Vec<u32> = (0..total).filter(|&i| known.find(&hash(i), 4).is_some()).collect();
-        assert!(found.len() > known.slots.len() * 9 / 10);
+        assert!(found.len() > most * 9 / 10);
         for i in found {
             assert_eq!(known.find(&hash(i), 4), Some(Place { pack, chunk: i }));
             assert_eq!(known.find(&hash(i), 5), None);

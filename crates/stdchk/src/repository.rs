@@ -12,7 +12,8 @@ use stdchk_object::error::Context;
 use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{AppName, CheckpointId, Error, Kind, Result};
 use stdchk_store::{Objects, Store};
-use stdchk_store_dir::DirStore;
+use stdchk_store_dir::fs::Fs;
+use stdchk_store_dir::{DirStore, RealFs};
 use stdchk_upkeep::Ground;
 
 use crate::host;
@@ -74,20 +75,39 @@ impl Repository {
             check_is_ours(&root)?;
         }
         let repository = Repository::at(&root)?;
-        if !repository.check_record()? {
-            repository.dir.prepare().context(cannot)?;
-            repository.objects.create(RECORD, &new_record()?, true).context(cannot)?;
-            if let Some(parent) = root.canonicalize().ok().as_deref().and_then(Path::parent) {
-                let _ = std::fs::File::open(parent).and_then(|dir| dir.sync_all());
-            }
-            repository.check_record()?;
+        repository.prepare()?;
+        // The directory's own name must survive, too. Who made it before may have left that to us.
+        if let Some(parent) = root.canonicalize().ok().as_deref().and_then(Path::parent) {
+            let _ = std::fs::File::open(parent).and_then(|dir| dir.sync_all());
         }
         Ok(repository)
     }
 
     fn at(root: &Path) -> Result<Repository> {
+        Repository::on(Arc::new(RealFs::new(root)), root)
+    }
+
+    /// The repository on any file system that can do what a repository needs; made if it is not there. `place` names
+    /// it in messages.
+    pub fn open_or_create_on(fs: Arc<dyn Fs>, place: &Path) -> Result<Repository> {
+        let repository = Repository::on(fs, place)?;
+        repository.prepare()?;
+        Ok(repository)
+    }
+
+    fn prepare(&self) -> Result<()> {
+        let cannot = || format!("cannot create a repository at {}", self.place.display());
+        if !self.check_record()? {
+            self.dir.prepare().context(cannot)?;
+            self.objects.create(RECORD, &new_record()?, true).context(cannot)?;
+            self.check_record()?;
+        }
+        Ok(())
+    }
+
+    fn on(fs: Arc<dyn Fs>, root: &Path) -> Result<Repository> {
         let tag = format!("{}-{}-{:016x}", sanitized(&host::name()), std::process::id(), random_u64()?);
-        let dir = Arc::new(DirStore::open(root, tag));
+        let dir = Arc::new(DirStore::on(fs, root.display().to_string(), tag));
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
         Ok(Repository {
             store: dir.clone(),

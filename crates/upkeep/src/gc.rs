@@ -250,6 +250,10 @@ fn tidy(ground: &Ground, live: &Live, done: &GcPlan) -> Result<()> {
         .map(|(id, _)| id)
         .collect();
     ground.catalog.forget_beats(&silent)?;
+    let torn = Index::verify(&*ground.objects)?;
+    if !torn.is_empty() {
+        ground.objects.delete(&torn)?;
+    }
     if !done.removed.is_empty() {
         let gone: HashSet<PackName> = done.removed.iter().map(|&(name, _)| name).collect();
         Index::open(ground.objects.clone())?.merge(&gone)?;

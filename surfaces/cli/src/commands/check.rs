@@ -14,7 +14,7 @@ pub fn verify(repository: &Repository, out: &Out, checkpoint: Option<&str>, repa
     }
     let mut report = check(repository, out, &reading, spec.as_ref())?;
     let mut strangers = if spec.is_none() { repository.strangers()? } else { Vec::new() };
-    if repair && !report.is_clean() {
+    if repair && !(report.is_clean() && report.index.is_empty()) {
         let ground = repository.ground();
         let done = stdchk::repair(&ground, &reading.state, &report.damage, !report.index.is_empty())?;
         drop(reading);

@@ -1,0 +1,8 @@
+//! What tests are made of: seeded generators, and a file system that can fail, crash and forget.
+#![forbid(unsafe_code)]
+
+pub mod generate;
+mod sim_fs;
+
+pub use generate::Random;
+pub use sim_fs::{Fault, SimFs};
