@@ -48,11 +48,24 @@ pub fn catch_up(objects: &dyn Objects, from: &mut State) -> Result<()> {
                 .context(|| format!("log record {number} cannot be read; run 'stdchk verify'"))?;
             from.apply(&record)?;
         }
-        if newest_snapshot_hint(objects, from)? <= from.number() {
+        if newest_snapshot_hint(objects, from)? <= from.number() && is_end(objects, from.number())? {
             return Ok(());
         }
     }
     Err(Error::new(Kind::Conflict, "the catalog changes faster than it can be read"))
+}
+
+/// Whether the log ends at `number`. A record that vanished from its middle must not pass for the end: the next
+/// writer would fill the gap. `false`: it has gone on meanwhile.
+fn is_end(objects: &dyn Objects, number: u64) -> Result<bool> {
+    if objects.get_range(&record_name(number + 2), 0, 1)?.is_none() {
+        return Ok(true);
+    }
+    if objects.get_range(&record_name(number + 1), 0, 1)?.is_some() {
+        return Ok(false);
+    }
+    let text = format!("log record {} is missing, but the log goes on after it", number + 1);
+    Err(Error::corrupt(text))
 }
 
 /// What the mark says; where it is damaged, what a listing finds: the mark is only a pointer.

@@ -177,6 +177,34 @@ impl SimFs {
         files
     }
 
+    /// Puts bytes into a file, durably and behind the back of whoever uses the file system.
+    pub fn overwrite(&self, path: &str, bytes: Vec<u8>) {
+        let mut world = self.world();
+        let inode = match world.file(path) {
+            Ok(inode) => inode,
+            Err(_) => {
+                world.inodes.push(Inode::default());
+                let inode = world.inodes.len() - 1;
+                let (dir, name) = parent(path);
+                let dir = world.dirs.entry(dir.to_owned()).or_default();
+                dir.entries.insert(name.to_owned(), Target::File(inode));
+                dir.durable = dir.entries.clone();
+                inode
+            }
+        };
+        world.inodes[inode] = Inode { durable: bytes.clone(), bytes, ..world.inodes[inode].clone() };
+    }
+
+    /// Removes a file, durably and behind the back of whoever uses the file system.
+    pub fn remove(&self, path: &str) {
+        let mut world = self.world();
+        let (dir, name) = parent(path);
+        if let Ok(dir) = world.dir(dir) {
+            dir.entries.remove(name);
+            dir.durable.remove(name);
+        }
+    }
+
     /// Cuts the power and starts again: what was not synced is kept, lost or torn as the random numbers say.
     pub fn power_cut(&self, random: &mut Random) {
         let mut world = self.world();

@@ -1,0 +1,194 @@
+//! Every stored byte matters: a repository with any byte flipped, any file missing, cut short or grown gives the right
+//! bytes or a clear error, `verify` finds it, and the newest whole checkpoint is offered.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use stdchk::{AppName, Kind, Look, Repository, SaveOptions, Spec};
+use stdchk_kit::{Random, SimFs, generate};
+
+fn open(fs: &Arc<SimFs>) -> stdchk::Result<Repository> {
+    Repository::open_or_create_on(fs.clone(), Path::new("sim"))
+}
+
+fn states() -> Vec<Vec<u8>> {
+    let mut random = Random::new(11);
+    let mut image = generate::process_image(90_000, &mut random);
+    let mut states = Vec::new();
+    for _ in 0..3 {
+        states.push(image.clone());
+        generate::touch_pages(&mut image, 30, &mut random);
+    }
+    states
+}
+
+fn repository() -> Arc<SimFs> {
+    let fs = Arc::new(SimFs::new());
+    let repository = open(&fs).expect("create");
+    let mut options = SaveOptions::default();
+    options.engine.memory = 64 << 20;
+    for (step, state) in states().iter().enumerate() {
+        let app = AppName::new("melt").expect("name");
+        let mut save = repository.save(&app, step as u64, options.clone()).expect("save");
+        save.add_bytes("state", state).expect("add");
+        save.commit().expect("commit");
+    }
+    fs
+}
+
+/// Reads every checkpoint. Whatever is given must be right; what is not given must be an error about bytes.
+/// Returns the newest step that is offered as whole, and whether verify found anything.
+fn examine(fs: &Arc<SimFs>, states: &[Vec<u8>], what: &str) -> (Option<u64>, bool) {
+    let repository = match open(fs) {
+        Ok(repository) => repository,
+        Err(error) => {
+            assert!(matches!(error.kind(), Kind::Corrupt | Kind::Unsupported), "{what}: {error}");
+            return (None, true);
+        }
+    };
+    let reading = match repository.read() {
+        Ok(reading) => reading,
+        Err(error) => {
+            assert!(matches!(error.kind(), Kind::Corrupt | Kind::Unsupported), "{what}: {error}");
+            return (None, true);
+        }
+    };
+    for entry in reading.state.checkpoints() {
+        let read = repository.checkpoint(&reading, entry).and_then(|checkpoint| {
+            let mut bytes = Vec::new();
+            checkpoint.write_to(checkpoint.member("state", None)?, &mut bytes, &|_| {})?;
+            Ok(bytes)
+        });
+        match read {
+            Ok(bytes) => {
+                assert!(bytes == states[entry.step as usize], "{what}: wrong bytes of step {}", entry.step)
+            }
+            Err(error) => {
+                let text = error.to_string();
+                assert_eq!(error.kind(), Kind::Corrupt, "{what}: {text}");
+                assert!(text.contains("melt@") && text.contains("pack "), "{what}: says too little: {text}");
+            }
+        }
+    }
+    let report = repository.verify(&reading, None, &|_, _| {}).expect("verify");
+    let found =
+        !report.is_clean() || !report.index.is_empty() || !repository.strangers().expect("list").is_empty();
+    let spec = Spec::parse("melt").expect("spec");
+    let deep = repository.newest_whole(&reading, &spec, Look::Deep).expect("latest");
+    drop(reading);
+    // What verify found is on record, so that the quick look offers the same.
+    let reading = repository.read().expect("read again");
+    let quick = repository.newest_whole(&reading, &spec, Look::Quick).expect("latest");
+    let steps = (deep.0.map(|entry| entry.step), quick.0.map(|entry| entry.step));
+    assert_eq!(steps.0, steps.1, "{what}: a quick and a deep look differ");
+    (steps.0, found)
+}
+
+/// The expected newest whole checkpoint is read off the reports themselves: it must restore, and newer ones must not.
+fn check(fs: &Arc<SimFs>, states: &[Vec<u8>], must_be_found: bool, what: &str) {
+    let (newest, found) = examine(fs, states, what);
+    assert!(found || !must_be_found, "{what}: verify did not find it");
+    if let Some(step) = newest {
+        let repository = open(fs).expect("opened before");
+        let reading = repository.read().expect("read before");
+        for entry in reading.state.checkpoints().filter(|entry| entry.step >= step) {
+            let readable = repository.checkpoint(&reading, entry).and_then(|checkpoint| {
+                checkpoint.write_to(checkpoint.member("state", None)?, &mut std::io::sink(), &|_| {})
+            });
+            assert!(
+                readable.is_ok() || entry.step > step,
+                "{what}: step {} is offered but cannot be read",
+                entry.step
+            );
+        }
+    }
+}
+
+fn stride(len: usize) -> usize {
+    let tries = if std::env::var_os("STDCHK_TEST_LONG").is_some() { usize::MAX } else { 150 };
+    len.div_ceil(tries).max(1)
+}
+
+#[test]
+fn every_flipped_byte_is_found_or_harmless() {
+    let (whole, states) = (repository(), states());
+    let mut random = Random::new(2);
+    for (path, bytes) in whole.files().into_iter().filter(|(path, _)| !path.starts_with("beats/")) {
+        for at in (0..bytes.len()).step_by(stride(bytes.len())) {
+            let mut torn = bytes.clone();
+            torn[at] ^= 1 << random.below(8);
+            let fs = Arc::new(whole.fork());
+            fs.overwrite(&path, torn);
+            check(&fs, &states, true, &format!("byte {at} of {path} flipped"));
+        }
+    }
+}
+
+#[test]
+fn missing_short_long_and_extra_files_are_found() {
+    let (whole, states) = (repository(), states());
+    for (path, bytes) in whole.files().into_iter().filter(|(path, _)| !path.starts_with("beats/")) {
+        let variants: [(&str, Option<Vec<u8>>); 5] = [
+            ("removed", None),
+            ("emptied", Some(Vec::new())),
+            ("cut short", Some(bytes[..bytes.len() - 1].to_vec())),
+            ("halved", Some(bytes[..bytes.len() / 2].to_vec())),
+            ("grown", Some([&bytes[..], b"x"].concat())),
+        ];
+        for (how, variant) in variants {
+            let fs = Arc::new(whole.fork());
+            match variant {
+                Some(bytes) => fs.overwrite(&path, bytes),
+                None => fs.remove(&path),
+            }
+            // A log that ends earlier is a log that ends earlier; an index or mark that is gone costs only time; and a
+            // repository without its own record is an empty one.
+            let must = how != "removed" || path.starts_with("packs/") || path == "log/0000000000000003";
+            check(&fs, &states, must, &format!("{path} {how}"));
+        }
+    }
+    let fs = Arc::new(whole.fork());
+    fs.overwrite("packs/extra", b"stray".to_vec());
+    check(&fs, &states, true, "an extra file");
+}
+
+#[test]
+fn repair_mends_from_copies_that_a_later_save_brings() {
+    let (fs, states) = (repository(), states());
+    let (path, bytes) = fs
+        .files()
+        .into_iter()
+        .filter(|(path, _)| path.starts_with("packs/"))
+        .max_by_key(|(_, bytes)| bytes.len())
+        .expect("a pack");
+    let mut torn = bytes.clone();
+    torn[5000..5100].iter_mut().for_each(|byte| *byte ^= 0x55);
+    fs.overwrite(&path, torn);
+    let repository = open(&fs).expect("open");
+    let reading = repository.read().expect("read");
+    let report = repository.verify(&reading, None, &|_, _| {}).expect("verify");
+    assert!(!report.is_clean());
+    let done = stdchk::repair(&repository.ground(), &reading.state, &report.damage, false).expect("repair");
+    assert_eq!((done.mended.len(), done.lost.len()), (0, 1), "there is no copy yet");
+    drop(reading);
+
+    // The same bytes saved again are stored again, because what is damaged is not shared.
+    for (step, state) in states.iter().enumerate() {
+        let app = AppName::new("again").expect("name");
+        let mut save = repository.save(&app, step as u64, SaveOptions::default()).expect("save");
+        save.add_bytes("state", state).expect("add");
+        save.commit().expect("commit");
+    }
+    let reading = repository.read().expect("read");
+    let report = repository.verify(&reading, None, &|_, _| {}).expect("verify");
+    let hurt =
+        |app: &str| report.checkpoints.iter().any(|r| r.id.app.as_str() == app && !r.health.is_whole());
+    assert!(hurt("melt") && !hurt("again"));
+    let done = stdchk::repair(&repository.ground(), &reading.state, &report.damage, false).expect("repair");
+    assert_eq!((done.mended.len(), done.lost.len()), (1, 0));
+    assert!(fs.files()[&path] == bytes, "mended to the very bytes that were sealed");
+    drop(reading);
+    let reading = repository.read().expect("read");
+    assert!(repository.verify(&reading, None, &|_, _| {}).expect("verify").is_clean());
+    assert!(reading.state.damaged().is_empty() || repository.state().expect("state").damaged().is_empty());
+}
