@@ -31,11 +31,18 @@ test:
 
 test-long:
 	@scripts/setup build
-	STDCHK_TEST_LONG=1 PROPTEST_CASES=2000 cargo test $(CARGO_FLAGS) --release --workspace -- --include-ignored
+	STDCHK_TEST_LONG=1 PROPTEST_CASES=2000 cargo test $(CARGO_FLAGS) --release --workspace
 
 bench: build
 	@scripts/setup bench
 	cargo run $(CARGO_FLAGS) --quiet --release --package stdchk-bench
+
+# Needs cargo-fuzz and a nightly compiler. FUZZ_SECONDS says for how long.
+fuzz:
+	@command -v cargo-fuzz >/dev/null || { echo "make fuzz: missing: cargo install cargo-fuzz" >&2; exit 1; }
+	mkdir -p testing/fuzz/corpus/decoders
+	cd testing && cargo +nightly fuzz run --fuzz-dir fuzz decoders fuzz/corpus/decoders fuzz/seeds -- \
+		-max_total_time=$(or $(FUZZ_SECONDS),60) -max_len=20000 -rss_limit_mb=1024 -timeout=10
 
 man: build
 	$${CARGO_TARGET_DIR:-target}/release/stdchk man man

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod generate;
+pub mod hostile;
 mod sim_fs;
 
 pub use generate::Random;

@@ -68,20 +68,32 @@ impl FooterBuilder {
     /// Seals the pack.
     pub fn seal(self) -> SealedFooter {
         let footer = Footer { runs: self.runs, hashes: self.hashes };
-        let mut bytes = encode_footer(&footer);
-        let mut tail = Writer::new();
-        tail.u64(self.offset);
-        tail.u32(bytes.len() as u32);
-        tail.u16(VERSION);
-        tail.u16(0);
-        tail.raw(MAGIC_END);
-        let tail = tail.into_bytes();
-        let root = root(self.name, &bytes, &tail);
-        let length = self.offset + (bytes.len() + TRAILER_BYTES) as u64;
-        bytes.extend_from_slice(root.as_bytes());
-        bytes.extend_from_slice(&tail);
-        SealedFooter { bytes, pack: PackRef { name: self.name, root, length }, footer }
+        let (bytes, pack) = seal_at(self.name, self.offset, encode_footer(&footer));
+        SealedFooter { bytes, pack, footer }
     }
+
+    /// Footer bytes of any kind in a pack without runs whose root fits them; for tests of what lies behind the root.
+    /// The end of the pack, and the length of the whole.
+    pub fn reseal(name: PackName, footer: &[u8]) -> (Vec<u8>, u64) {
+        let (bytes, pack) = seal_at(name, HEADER_BYTES as u64, footer.to_vec());
+        (bytes, pack.length)
+    }
+}
+
+/// Adds the trailer to a footer that begins at `offset`.
+fn seal_at(name: PackName, offset: u64, mut bytes: Vec<u8>) -> (Vec<u8>, PackRef) {
+    let mut tail = Writer::new();
+    tail.u64(offset);
+    tail.u32(bytes.len() as u32);
+    tail.u16(VERSION);
+    tail.u16(0);
+    tail.raw(MAGIC_END);
+    let tail = tail.into_bytes();
+    let root = root(name, &bytes, &tail);
+    let length = offset + (bytes.len() + TRAILER_BYTES) as u64;
+    bytes.extend_from_slice(root.as_bytes());
+    bytes.extend_from_slice(&tail);
+    (bytes, PackRef { name, root, length })
 }
 
 /// The root of a pack: everything but the runs, which the footer's hashes cover.

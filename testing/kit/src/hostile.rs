@@ -1,0 +1,90 @@
+//! Every decoder of the house behind one door, for fuzzing: `testing/fuzz` feeds it new bytes, `make test` the corpus.
+
+use stdchk_catalog::{Record, State};
+use stdchk_codec::Press;
+use stdchk_object::envelope::{self, Sort};
+use stdchk_object::forward::ForwardTable;
+use stdchk_object::manifest::Manifest;
+use stdchk_object::member::decode_page;
+use stdchk_object::pack::{self, Coding, FooterBuilder};
+use stdchk_object::part::Part;
+use stdchk_object::tree::{Blob, Node};
+use stdchk_object::wire::Reader;
+use stdchk_object::{PackName, SessionId};
+
+/// The decoders, by the first byte of an input.
+pub const DECODERS: [&str; 13] = [
+    "record", "snapshot", "footer", "leaf", "inner", "blob", "page", "part", "manifest", "forward", "lz4",
+    "zstd", "import",
+];
+
+/// Bytes of kinds that are sealed by a hash are sealed here, so that what lies behind the hash is reached, too.
+fn sealed(sort: Sort, body: &[u8]) -> Vec<u8> {
+    envelope::seal(sort, body)
+}
+
+/// Decodes the bytes behind the first by the decoder that the first chooses. It must return: no panic, no hang, and no
+/// more memory than the input can justify.
+pub fn decode_anything(bytes: &[u8]) {
+    let Some((&which, body)) = bytes.split_first() else { return };
+    let mut out = Vec::new();
+    match DECODERS[usize::from(which) % DECODERS.len()] {
+        "record" => {
+            let record = Record::decode(1, &sealed(Sort::Record, body));
+            if let Ok(record) = record {
+                assert!(Record::decode(1, &record.encode()).is_ok_and(|again| again == record));
+                let _ = State::default().apply(&record);
+            }
+        }
+        "snapshot" => {
+            if let Ok(state) = State::decode(1, &sealed(Sort::Snapshot, body)) {
+                assert!(State::decode(1, &state.encode()).is_ok_and(|again| again == state));
+            }
+        }
+        "footer" => footer(body),
+        "leaf" => drop(Node::decode(body, 0, 4 << 20)),
+        "inner" => drop(Node::decode(body, 1, 4 << 20)),
+        "blob" => drop(Blob::decode(&mut Reader::new(body, "fuzz"))),
+        "page" => drop(decode_page(body)),
+        "part" => drop(Part::decode(body)),
+        "manifest" => drop(Manifest::decode(body)),
+        "forward" => {
+            if let Ok(table) = ForwardTable::decode(body) {
+                let ends = table.ranges.iter().flat_map(|range| [range.from, range.from + range.count - 1]);
+                ends.for_each(|chunk| assert!(table.lookup(chunk).is_some()));
+                let _ = table.lookup(u32::MAX);
+            }
+        }
+        "lz4" => coded(1, body, &mut out),
+        "zstd" => coded(2, body, &mut out),
+        _ => import(body),
+    }
+}
+
+fn coded(codec: u8, body: &[u8], out: &mut Vec<u8>) {
+    let planes = [0, 2, 4, 8][body.len() % 4];
+    if let Some(coding) = Coding::decode(codec, planes) {
+        let _ = Press::new().decompress(coding, body, 100_000, out);
+    }
+}
+
+/// A footer in a pack whose root fits it, so that the decoder behind the root is reached.
+fn footer(body: &[u8]) {
+    let name = PackName { session: SessionId(1), writer: 2, number: 3 };
+    let mut end = FooterBuilder::reseal(name, body);
+    if let Ok((_, footer)) = pack::open_footer_unreferenced(name, end.1, &end.0) {
+        for run in footer.runs() {
+            let chunks = run.first_chunk..run.end_chunk();
+            let sum: u64 = chunks.clone().take(100_000).map(|chunk| u64::from(run.chunk_len(chunk))).sum();
+            assert!(sum <= u64::from(run.raw_len));
+            chunks.take(100).for_each(|chunk| assert!(run.chunk_start(chunk) < run.raw_len));
+        }
+    }
+    end.0.truncate(end.0.len() / 2);
+    let _ = pack::open_footer_unreferenced(name, end.1, &end.0);
+}
+
+fn import(body: &[u8]) {
+    let mut input = body;
+    let _ = stdchk::Import::open(&mut input);
+}

@@ -1,0 +1,116 @@
+//! The fuzz corpus, and mutations of well-formed objects, through every decoder.
+
+use std::path::Path;
+
+use stdchk_catalog::conformance::{commit, pack, writer};
+use stdchk_catalog::{Op, Record, State};
+use stdchk_kit::hostile::{DECODERS, decode_anything};
+use stdchk_kit::{Random, SimFs, generate};
+use stdchk_object::envelope::OVERHEAD;
+
+/// Inputs that decode, one or more for each decoder.
+fn seeds() -> Vec<Vec<u8>> {
+    let ops = vec![writer(1, 5), commit(1, 5, &[pack(3, 4)]), Op::Condemn(vec![pack(9, 9)])];
+    let record = Record { number: 1, nonce: [7; 16], time_ns: 5, ops: vec![ops[0].clone(), ops[2].clone()] };
+    let mut state = State::default();
+    state.apply(&record).expect("allowed");
+    let body = |sealed: Vec<u8>| sealed[16..sealed.len() - (OVERHEAD - 16)].to_vec();
+    let with = |decoder: &str, body: Vec<u8>| {
+        let which = DECODERS.iter().position(|name| *name == decoder).expect("a decoder") as u8;
+        [vec![which], body].concat()
+    };
+    let mut seeds = vec![with("record", body(record.encode())), with("snapshot", body(state.encode()))];
+    seeds.extend(stored_objects().into_iter().flat_map(|bytes| {
+        ["footer", "leaf", "inner", "page", "part", "manifest", "forward", "blob", "lz4", "zstd", "import"]
+            .map(|decoder| with(decoder, bytes.clone()))
+    }));
+    seeds
+}
+
+/// The ends of real packs, which hold footers, nodes, pages, parts and manifests.
+fn stored_objects() -> Vec<Vec<u8>> {
+    use stdchk::{AppName, Coding, Preference, Repository, SaveOptions};
+    let fs = std::sync::Arc::new(SimFs::new());
+    let repository = Repository::open_or_create_on(fs.clone(), Path::new("sim")).expect("create");
+    let mut options = SaveOptions::default();
+    options.engine.coding = Preference::Fixed(Coding::NONE, 1);
+    let mut image = generate::process_image(40_000, &mut Random::new(1));
+    for step in 0..3 {
+        let mut save =
+            repository.save(&AppName::new("a").expect("name"), step, options.clone()).expect("save");
+        save.add_bytes("state", &image).expect("add");
+        save.commit().expect("commit");
+        generate::touch_pages(&mut image, 40, &mut Random::new(step));
+    }
+    let packs = fs.files().into_iter().filter(|(path, _)| path.starts_with("packs/"));
+    packs.map(|(_, bytes)| bytes[bytes.len().saturating_sub(1500)..].to_vec()).collect()
+}
+
+#[test]
+fn mutations_of_sound_objects_are_read_or_refused() {
+    let rounds = if std::env::var_os("STDCHK_TEST_LONG").is_some() { 200_000 } else { 3000 };
+    let mut random = Random::new(4);
+    for seed in seeds() {
+        decode_anything(&seed);
+        for _ in 0..rounds / 10 {
+            let mut bytes = seed.clone();
+            for _ in 0..=random.below(4) {
+                let at = 1 + random.below(bytes.len().max(2) as u64 - 1) as usize;
+                match random.below(4) {
+                    0 => bytes[at] ^= 1 << random.below(8),
+                    1 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5) as usize],
+                    2 => bytes.truncate(at.max(2)),
+                    _ => {
+                        let from = 1 + random.below(bytes.len() as u64 - 1) as usize;
+                        let piece = bytes[from..].to_vec();
+                        bytes.truncate(at);
+                        bytes.extend(piece);
+                        bytes.truncate(20_000);
+                    }
+                }
+                if bytes.len() < 3 {
+                    break;
+                }
+            }
+            decode_anything(&bytes);
+        }
+    }
+}
+
+#[test]
+fn random_bytes_are_read_or_refused() {
+    let mut random = Random::new(5);
+    for i in 0..20_000u64 {
+        let len = random.below(300) as usize;
+        let mut bytes = random.bytes(len + 1);
+        bytes[0] = i as u8;
+        // Small numbers reach further than large ones.
+        bytes[1..].iter_mut().filter(|_| i % 3 > 0).for_each(|byte| *byte &= 0x0f);
+        decode_anything(&bytes);
+    }
+}
+
+/// What fuzzing found interesting is kept in `testing/fuzz/seeds`, and stays harmless.
+#[test]
+fn the_corpus_is_read_or_refused() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds");
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).expect("the corpus is committed") {
+        decode_anything(&std::fs::read(entry.expect("an entry").path()).expect("a file"));
+        count += 1;
+    }
+    assert!(count > 0, "the corpus is empty");
+}
+
+/// With STDCHK_WRITE_CORPUS set, writes the inputs that decode to `testing/fuzz/seeds`, for when a format changes.
+#[test]
+fn write_corpus() {
+    if std::env::var_os("STDCHK_WRITE_CORPUS").is_none() {
+        return;
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    for (i, seed) in seeds().into_iter().enumerate() {
+        std::fs::write(folder.join(format!("seed-{i:03}")), seed).expect("a file");
+    }
+}
