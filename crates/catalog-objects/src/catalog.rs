@@ -8,7 +8,7 @@ use stdchk_catalog::{Catalog, Decide, Op, Record, State};
 use stdchk_object::{Error, Kind, Result, SessionId};
 use stdchk_store::Objects;
 
-use crate::log::{self, RECORDS_KEPT, SNAPSHOT_EVERY, record_name};
+use crate::log::{self, SNAPSHOT_EVERY, record_name};
 
 /// How often an append is tried again because others were faster.
 const RETRIES_MAX: u32 = 10_000;
@@ -47,7 +47,8 @@ impl ObjectCatalog {
         if !self.objects.create(&name, &record.encode(), durable)? {
             return Ok(false);
         }
-        if !self.is_in_log(record.number)? {
+        // A writer that was late may have put it where trimmed records had been.
+        if !log::has_predecessor(&*self.objects, record.number)? {
             self.objects.delete(&[name])?;
             return Ok(false);
         }
@@ -55,13 +56,6 @@ impl ObjectCatalog {
             inner.durable = record.number;
         }
         Ok(true)
-    }
-
-    /// Whether record `number`, just created, is really in the log: if the mark has moved far beyond it, it may
-    /// have been put where trimmed records had been.
-    fn is_in_log(&self, number: u64) -> Result<bool> {
-        let mark = log::read_mark(&*self.objects).unwrap_or(0);
-        Ok(mark < number.saturating_add(RECORDS_KEPT))
     }
 }
 

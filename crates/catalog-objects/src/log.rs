@@ -24,21 +24,22 @@ fn snapshot_name(number: u64) -> String {
     format!("snapshots/{number:016}")
 }
 
-pub fn read_mark(objects: &dyn Objects) -> Result<u64> {
-    let Some(bytes) = objects.get("mark")? else { return Ok(0) };
-    let parse = || -> Result<u64> {
+fn read_mark(objects: &dyn Objects) -> Result<Option<u64>> {
+    let Some(bytes) = objects.get("mark")? else { return Ok(None) };
+    let parse = || -> Result<Option<u64>> {
         let mut reader = Reader::new(open(Sort::Mark, &bytes)?, "mark");
         let number = reader.varint()?;
         reader.finish()?;
-        Ok(number)
+        Ok(Some(number))
     };
     parse().context(|| "the file 'mark' of the catalog is damaged".to_owned())
 }
 
 /// The newest state, going on from `from` where that helps.
 pub fn catch_up(objects: &dyn Objects, from: &mut State) -> Result<()> {
-    for _ in 0..RETRIES_MAX {
-        let mark = newest_snapshot_hint(objects, from)?;
+    for retry in 0..RETRIES_MAX {
+        // A snapshot that the mark names may have been trimmed since; a mark that stays wrong was set back.
+        let mark = if retry < 3 { newest_snapshot(objects)? } else { newest_listed(objects)? };
         if mark > from.number() && !jump(objects, mark, from)? {
             continue;
         }
@@ -48,7 +49,7 @@ pub fn catch_up(objects: &dyn Objects, from: &mut State) -> Result<()> {
                 .context(|| format!("log record {number} cannot be read; run 'stdchk verify'"))?;
             from.apply(&record)?;
         }
-        if newest_snapshot_hint(objects, from)? <= from.number() && is_end(objects, from.number())? {
+        if newest_snapshot(objects)? <= from.number() && is_end(objects, from.number())? {
             return Ok(());
         }
     }
@@ -58,6 +59,12 @@ pub fn catch_up(objects: &dyn Objects, from: &mut State) -> Result<()> {
 /// Whether the log ends at `number`. A record that vanished from its middle must not pass for the end: the next
 /// writer would fill the gap. `false`: it has gone on meanwhile.
 fn is_end(objects: &dyn Objects, number: u64) -> Result<bool> {
+    if number == 0 && objects.names("log")?.iter().any(|name| name.parse::<u64>().is_ok_and(|n| n > 1)) {
+        if objects.get_range(&record_name(1), 0, 1)?.is_some() || newest_listed(objects)? > 0 {
+            return Ok(false);
+        }
+        return Err(Error::corrupt("the log's first records and all snapshots are missing"));
+    }
     if objects.get_range(&record_name(number + 2), 0, 1)?.is_none() {
         return Ok(true);
     }
@@ -68,16 +75,30 @@ fn is_end(objects: &dyn Objects, number: u64) -> Result<bool> {
     Err(Error::corrupt(text))
 }
 
-/// What the mark says; where it is damaged, what a listing finds: the mark is only a pointer.
-fn newest_snapshot_hint(objects: &dyn Objects, from: &State) -> Result<u64> {
+/// The newest snapshot: what the mark says, or where it is missing or damaged, what a listing finds. The mark is
+/// only a pointer.
+pub fn newest_snapshot(objects: &dyn Objects) -> Result<u64> {
     match read_mark(objects) {
+        Ok(Some(number)) => Ok(number),
+        Ok(None) => newest_listed(objects),
         Err(error) if error.kind() == Kind::Corrupt => {
             tracing::warn!("{error}; looking for the newest snapshot by listing");
-            let names = objects.names("snapshots")?;
-            let newest = names.iter().filter_map(|name| name.parse().ok()).max();
-            Ok(newest.unwrap_or(0).max(from.number()))
+            newest_listed(objects)
         }
-        mark => mark,
+        Err(error) => Err(error),
+    }
+}
+
+fn newest_listed(objects: &dyn Objects) -> Result<u64> {
+    Ok(objects.names("snapshots")?.iter().filter_map(|name| name.parse().ok()).max().unwrap_or(0))
+}
+
+/// Whether the record before this one is there. Records are trimmed in ascending order, so a record that was put into
+/// a place that had been trimmed has none before it.
+pub fn has_predecessor(objects: &dyn Objects, number: u64) -> Result<bool> {
+    match number {
+        1 => Ok(newest_snapshot(objects)? == 0),
+        _ => Ok(objects.get_range(&record_name(number - 1), 0, 1)?.is_some()),
     }
 }
 
@@ -120,7 +141,7 @@ pub fn snapshot(objects: &dyn Objects, state: &State) -> Result<()> {
     // What the snapshot stands for must not be less durable than itself.
     objects.sync_folder("log")?;
     objects.create(&snapshot_name(number), &state.encode(), true)?;
-    if read_mark(objects).unwrap_or(0) < number {
+    if read_mark(objects).unwrap_or(None).unwrap_or(0) < number {
         let mut body = Writer::new();
         body.varint(number);
         objects.replace("mark", &seal(Sort::Mark, &body.into_bytes()), true)?;
@@ -130,7 +151,11 @@ pub fn snapshot(objects: &dyn Objects, state: &State) -> Result<()> {
 
 fn trim(objects: &dyn Objects, snapshot: u64) -> Result<()> {
     let older = |names: Vec<String>, limit: u64| {
-        names.into_iter().filter(move |name| name.parse::<u64>().is_ok_and(|number| number < limit))
+        let mut old: Vec<String> =
+            names.into_iter().filter(|name| name.parse::<u64>().is_ok_and(|number| number < limit)).collect();
+        // Ascending, since whoever finds a record believes that the ones after it are not trimmed either.
+        old.sort();
+        old.into_iter()
     };
     let records = older(objects.names("log")?, (snapshot + 1).saturating_sub(RECORDS_KEPT));
     objects.delete(&records.map(|name| format!("log/{name}")).collect::<Vec<_>>())?;
@@ -147,7 +172,26 @@ pub fn check_all(objects: &dyn Objects) -> Result<Vec<String>> {
             problems.push(format!("{name}: {error}"));
         }
     };
-    check("mark".to_owned(), read_mark(objects).map(drop));
+    check(
+        "mark".to_owned(),
+        match read_mark(objects) {
+            Ok(None) if newest_listed(objects)? > 0 => {
+                Err(Error::corrupt("it is missing, although there are snapshots"))
+            }
+            read => read.map(drop),
+        },
+    );
+    let mut numbers: Vec<u64> = objects.names("log")?.iter().filter_map(|name| name.parse().ok()).collect();
+    numbers.sort_unstable();
+    for pair in numbers.windows(2).filter(|pair| pair[1] != pair[0] + 1) {
+        // What was appended while the names were listed is no gap.
+        if objects.get_range(&record_name(pair[0] + 1), 0, 1)?.is_none() {
+            check(
+                record_name(pair[0] + 1),
+                Err(Error::corrupt("it is missing, although the log goes on after it")),
+            );
+        }
+    }
     for folder in ["log", "snapshots"] {
         for name in objects.names(folder)? {
             let path = format!("{folder}/{name}");

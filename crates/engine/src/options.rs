@@ -39,8 +39,6 @@ pub struct Options {
     pub coding: Preference,
     /// Bytes of memory to use, about.
     pub memory: usize,
-    /// Threads that hash and compress.
-    pub threads: usize,
     /// Whether packs are synced as they are written.
     pub durable: bool,
 }
@@ -52,13 +50,7 @@ pub const MEMORY_MIN: usize = 64 << 20;
 
 impl Default for Options {
     fn default() -> Options {
-        Options {
-            chunking: ChunkingChoice::Auto,
-            coding: Preference::Auto,
-            memory: MEMORY,
-            threads: std::thread::available_parallelism().map_or(2, usize::from),
-            durable: true,
-        }
+        Options { chunking: ChunkingChoice::Auto, coding: Preference::Auto, memory: MEMORY, durable: true }
     }
 }
 
@@ -70,18 +62,41 @@ impl Options {
             let text = format!("a memory budget of {} bytes is too small; 64 MiB is the least", self.memory);
             return Err(Error::invalid(text));
         }
+        if self.unit() * BUFFERS_MIN * 2 > self.memory {
+            let least = (self.unit() * BUFFERS_MIN * 2) >> 20;
+            return Err(Error::invalid(format!("chunks of that size need a memory budget of {least} MiB")));
+        }
         Ok(())
     }
 
-    /// Buffers of [`UNIT`] bytes that the pipeline may hold: half of the budget. The rest is for compressed
+    /// What the pipeline reads at once: more than usual where single chunks are that long.
+    pub(crate) fn unit(&self) -> usize {
+        match self.chunking {
+            ChunkingChoice::Auto => UNIT,
+            ChunkingChoice::Fixed(chunking) => unit_for(chunking),
+        }
+    }
+
+    /// Buffers of [`Options::unit`] bytes that the pipeline may hold: half of the budget. The rest is for compressed
     /// runs on their way out, fingerprints, footers and decompressed runs.
     pub(crate) fn buffer_count(&self) -> usize {
-        (self.memory / 2 / UNIT).max(8)
+        (self.memory / 2 / self.unit()).max(BUFFERS_MIN)
+    }
+
+    /// Buffers that the pack which is being filled may keep. Packs on their way out give theirs back by themselves.
+    pub(crate) fn buffers_kept(&self) -> usize {
+        self.pack_bytes().div_ceil(self.unit()) + 1
+    }
+
+    /// Units that may be under way: together with the pack that is being filled they leave one buffer free, so that
+    /// whoever takes one never waits for itself.
+    pub(crate) fn window(&self, workers: usize) -> usize {
+        (self.buffer_count() - self.buffers_kept() - 1).clamp(1, 2 * workers + 2)
     }
 
     /// Raw bytes at which a pack is cut. A pack that is being filled holds its buffers, so a few must fit.
     pub(crate) fn pack_bytes(&self) -> usize {
-        (self.buffer_count() * UNIT / 6).clamp(4 << 20, 16 << 20)
+        (self.buffer_count() * self.unit() / 6).clamp(4 << 20, 16 << 20)
     }
 
     /// Fingerprints kept at hand.
@@ -91,6 +106,17 @@ impl Options {
 
     /// Packs that may wait to be written.
     pub(crate) const PACKS_QUEUED: usize = 2;
+}
+
+/// Fewer buffers would not keep the pipeline going.
+const BUFFERS_MIN: usize = 8;
+
+/// What must be read at once for a chunking.
+pub(crate) fn unit_for(chunking: Chunking) -> usize {
+    match chunking {
+        Chunking::Page(size) => UNIT.max(size as usize),
+        Chunking::Cdc(average) => UNIT.max(8 * average as usize),
+    }
 }
 
 /// What the pipeline reads at once.

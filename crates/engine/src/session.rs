@@ -18,7 +18,7 @@ pub struct Session {
     id: SessionId,
     state: Arc<State>,
     ended: bool,
-    beating: Option<(Sender<()>, JoinHandle<()>)>,
+    heart: Option<Heart>,
 }
 
 /// A random number, from the operating system.
@@ -46,8 +46,8 @@ impl Session {
     /// Opens a session.
     pub fn open(catalog: Arc<dyn Catalog>, kind: SessionKind, owner: &Owner) -> Result<Session> {
         let (id, state) = open_session(&*catalog, kind, owner, LEASE)?;
-        let beating = Some(beat(catalog.clone(), id));
-        Ok(Session { catalog, id, state, ended: false, beating })
+        let heart = Some(Heart::start(catalog.clone(), id, LEASE));
+        Ok(Session { catalog, id, state, ended: false, heart })
     }
 
     /// Its id.
@@ -74,10 +74,8 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if let Some((stop, thread)) = self.beating.take() {
-            drop(stop);
-            let _ = thread.join();
-        }
+        // Before the session ends, so that no heartbeat comes after it.
+        self.heart = None;
         let id = self.id;
         if !self.ended {
             let end = |state: &State| {
@@ -93,14 +91,31 @@ impl Drop for Session {
     }
 }
 
-fn beat(catalog: Arc<dyn Catalog>, id: SessionId) -> (Sender<()>, JoinHandle<()>) {
-    let (stop, stopped) = bounded::<()>(0);
-    let thread = std::thread::spawn(move || {
-        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(LEASE / 4) {
-            if let Err(error) = catalog.beat(id) {
-                tracing::warn!("session {id} cannot say that it is alive: {error}");
+/// Says that a session is alive, again and again until it is dropped.
+pub struct Heart {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Heart {
+    /// Beats four times in every lease, or more often if that is long.
+    pub fn start(catalog: Arc<dyn Catalog>, id: SessionId, lease: Duration) -> Heart {
+        let (stop, stopped) = bounded::<()>(0);
+        let pause = (lease / 4).clamp(Duration::from_millis(100), LEASE);
+        let thread = std::thread::spawn(move || {
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
+                if let Err(error) = catalog.beat(id) {
+                    tracing::warn!("session {id} cannot say that it is alive: {error}");
+                }
             }
-        }
-    });
-    (stop, thread)
+        });
+        Heart { stop: Some(stop), thread: Some(thread) }
+    }
+}
+
+impl Drop for Heart {
+    fn drop(&mut self) {
+        self.stop = None;
+        self.thread.take().into_iter().for_each(|thread| _ = thread.join());
+    }
 }

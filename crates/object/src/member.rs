@@ -169,7 +169,11 @@ impl Member {
         let body = match sort {
             0 => Body::File(decode_content(reader)?),
             1 => Body::Dir,
-            2 => Body::Link(reader.string()?.to_owned()),
+            2 => {
+                let target = reader.string()?;
+                check_target(target).map_err(|_| reader.corrupt("a link's target is not allowed"))?;
+                Body::Link(target.to_owned())
+            }
             3 => Body::Stream(decode_content(reader)?),
             _ => return Err(reader.corrupt("unknown type of member")),
         };
@@ -203,6 +207,14 @@ pub fn check_path(path: &str) -> Result<()> {
         Some(_) => bad("it has a component '.' or '..'"),
         None => Ok(()),
     }
+}
+
+/// Checks that a text can be the target of a symbolic link.
+pub fn check_target(target: &str) -> Result<()> {
+    if target.is_empty() || target.len() > PATH_BYTES_MAX || target.contains('\0') {
+        return Err(Error::invalid("the target of a link must have 1 to 4096 bytes and no NUL"));
+    }
+    Ok(())
 }
 
 /// Encodes a page of members, which must be in byte order of their paths.

@@ -1,12 +1,12 @@
 //! Reading: choosing a whole checkpoint, listing, restoring, single members, differences.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stdchk_catalog::{CheckpointEntry, Durability, Op, State};
+use stdchk_catalog::{CheckpointEntry, Op, State};
 use stdchk_engine::{DiffRange, Roots, Sink, View, diff_blobs, restore_blob};
 use stdchk_object::error::Context;
 use stdchk_object::manifest::Manifest;
@@ -16,9 +16,9 @@ use stdchk_object::{CheckpointId, Error, Kind, Result};
 use stdchk_upkeep::{Health, VerifyReport, check_quick, verify};
 
 use crate::files::{FileSink, set_metadata};
-use crate::host;
 use crate::naming::Spec;
 use crate::repository::{Reading, Repository};
+use crate::save::is_doubtful;
 
 /// A member with its part's rank.
 #[derive(Clone, Debug)]
@@ -68,8 +68,19 @@ impl Repository {
         spec: &Spec,
         look: Look,
     ) -> Result<(Option<CheckpointEntry>, Vec<Passed>)> {
+        self.newest_whole_but(reading, spec, look, &[])
+    }
+
+    /// The same, leaving out checkpoints that were found to be hurt by other means.
+    pub fn newest_whole_but(
+        &self,
+        reading: &Reading,
+        spec: &Spec,
+        look: Look,
+        except: &[CheckpointId],
+    ) -> Result<(Option<CheckpointEntry>, Vec<Passed>)> {
         let mut passed = Vec::new();
-        for entry in spec.find(&reading.state)? {
+        for entry in spec.find(&reading.state)?.into_iter().filter(|entry| !except.contains(&entry.id())) {
             match self.health(reading, entry, look)? {
                 Health::Whole => return Ok((Some(entry.clone()), passed)),
                 hurt => passed.push(Passed { id: entry.id(), problem: hurt.describe() }),
@@ -81,8 +92,7 @@ impl Repository {
     fn health(&self, reading: &Reading, entry: &CheckpointEntry, look: Look) -> Result<Health> {
         let quick = check_quick(&reading.vault, entry)?;
         // What was never synced may have died with the machine that held it.
-        let doubtful = entry.durability < Durability::Local && entry.boot != host::boot();
-        if !quick.is_whole() || (look == Look::Quick && !doubtful) {
+        if !quick.is_whole() || (look == Look::Quick && !is_doubtful(entry)) {
             return Ok(quick);
         }
         let id = entry.id();
@@ -225,7 +235,11 @@ impl Checkpoint<'_> {
         let content = self.content(member)?;
         let vault = &self.reading.vault;
         let mut bytes: BTreeMap<_, u64> = BTreeMap::new();
-        vault.visit_nodes(&member.roots, &content.blob, &mut |_, leaf| {
+        let mut met = HashSet::new();
+        vault.visit_nodes(&member.roots, &content.blob, &mut |node, leaf| {
+            if let Some(node) = node {
+                return Ok(met.insert(node));
+            }
             for piece in leaf.iter().flat_map(|leaf| &leaf.pieces) {
                 let Piece::Data(extent) = piece else { continue };
                 vault.spans(&member.roots, extent, |span| {
@@ -253,17 +267,8 @@ impl Checkpoint<'_> {
         let places = self.places()?;
         let made = !target.exists();
         fs::create_dir_all(target).context(|| format!("cannot create {}", target.display()))?;
-        if !overwrite {
-            for (member, place) in self.members.iter().zip(&places) {
-                let path = target.join(place);
-                let meets = path
-                    .symlink_metadata()
-                    .is_ok_and(|there| member.member.body != Body::Dir || !there.is_dir());
-                if meets {
-                    let text = format!("{} is there already; --overwrite replaces it", path.display());
-                    return Err(Error::new(Kind::Exists, text));
-                }
-            }
+        for (member, place) in self.members.iter().zip(&places) {
+            check_place(target, place, member.member.body == Body::Dir, overwrite)?;
         }
         let staging = target.join(format!(".stdchk-restore-{}", std::process::id()));
         let done = self.restore_staged(&staging, target, &places, progress);
@@ -274,19 +279,36 @@ impl Checkpoint<'_> {
         done.map(|()| places.iter().map(|place| target.join(place)).collect())
     }
 
-    /// Where each member goes, relative to the target.
+    /// Where each member goes, relative to the target: by its path, or where ranks would be in each other's way, below
+    /// a folder for its rank.
     fn places(&self) -> Result<Vec<PathBuf>> {
-        let mut paths: Vec<&str> = self.members.iter().map(|m| m.member.path.as_str()).collect();
-        paths.sort_unstable();
-        let unique = paths.windows(2).all(|pair| pair[0] != pair[1]);
-        let place = |m: &RankedMember| {
-            if unique {
-                PathBuf::from(&m.member.path)
-            } else {
-                PathBuf::from(format!("rank-{}", m.rank)).join(&m.member.path)
-            }
-        };
-        Ok(self.members.iter().map(place).collect())
+        let plain = |m: &RankedMember| PathBuf::from(&m.member.path);
+        let ranked = |m: &RankedMember| PathBuf::from(format!("rank-{}", m.rank)).join(&m.member.path);
+        let places: Vec<PathBuf> = self.members.iter().map(plain).collect();
+        if self.in_the_way(&places).is_none() {
+            return Ok(places);
+        }
+        let places: Vec<PathBuf> = self.members.iter().map(ranked).collect();
+        match self.in_the_way(&places) {
+            None => Ok(places),
+            Some(place) => Err(Error::corrupt(format!(
+                "checkpoint {} has {} both as a directory and as something else",
+                self.entry.id(),
+                place.display()
+            ))),
+        }
+    }
+
+    /// A place that two members have, or that is no directory though another member lies below it.
+    fn in_the_way<'p>(&self, places: &'p [PathBuf]) -> Option<&'p Path> {
+        let mut taken: HashSet<&Path> = HashSet::new();
+        if let Some(twice) = places.iter().find(|place| !taken.insert(place.as_path())) {
+            return Some(twice);
+        }
+        let members = self.members.iter().zip(places);
+        let solid: HashSet<&Path> =
+            members.filter(|(m, _)| m.member.body != Body::Dir).map(|(_, place)| place.as_path()).collect();
+        places.iter().flat_map(|place| place.ancestors().skip(1)).find(|above| solid.contains(above))
     }
 
     fn restore_staged(
@@ -321,7 +343,6 @@ impl Checkpoint<'_> {
                 fs::create_dir_all(&path).context(|| cannot(&path))?;
                 continue;
             }
-            check_parents(target, place)?;
             if let Some(parent) = path.parent() {
                 fs::create_dir_all(parent).context(|| cannot(parent))?;
             }
@@ -338,7 +359,26 @@ impl Checkpoint<'_> {
     }
 }
 
-/// A link below the target must not lead a member out of it.
+/// What is there already must not be in the way of a member, and no link below the target may lead it out.
+fn check_place(target: &Path, place: &Path, is_dir: bool, overwrite: bool) -> Result<()> {
+    check_parents(target, place)?;
+    let path = target.join(place);
+    let Ok(there) = path.symlink_metadata() else { return Ok(()) };
+    if is_dir != there.is_dir() {
+        let text = format!(
+            "{} is there already, and is {}a directory",
+            path.display(),
+            if is_dir { "not " } else { "" }
+        );
+        return Err(Error::new(Kind::Exists, text));
+    }
+    if !is_dir && !overwrite {
+        let text = format!("{} is there already; --overwrite replaces it", path.display());
+        return Err(Error::new(Kind::Exists, text));
+    }
+    Ok(())
+}
+
 fn check_parents(target: &Path, place: &Path) -> Result<()> {
     let mut path = target.to_owned();
     for part in place.parent().into_iter().flat_map(Path::components) {

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use rustix::process::{Pid, test_kill_process};
 use stdchk_catalog::Owner;
 
 /// Who is calling. `lasting` is for sessions that outlive the process, as those of shell scripts do.
@@ -24,25 +25,34 @@ pub fn boot() -> [u8; 16] {
     hash[..16].try_into().expect("16 of 32 bytes")
 }
 
-/// When a process started, in ticks since boot.
 fn started(pid: u32) -> Option<u64> {
+    state_of(pid).map(|(_, start)| start)
+}
+
+/// Whether a process is a zombie, which will never do anything again, and when it started, in ticks since boot.
+fn state_of(pid: u32) -> Option<(bool, u64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name of the process, in parentheses, may hold anything; the fields are counted after it.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    // A zombie holds its number but will never do anything again.
-    if matches!(fields.first(), Some(&"Z" | &"X")) {
-        return None;
-    }
-    fields.get(19)?.parse().ok()
+    let is_zombie = matches!(fields.first(), Some(&"Z" | &"X"));
+    Some((is_zombie, fields.get(19)?.parse().ok()?))
 }
 
 /// Whether the process behind a session is provably gone: it ran in this boot, and no process of that number
 /// and start is there any more.
 pub fn is_gone(owner: &Owner) -> bool {
-    owner.pid != 0
-        && owner.boot == boot()
-        && fs::metadata("/proc/self/stat").is_ok()
-        && started(owner.pid) != Some(owner.pid_start)
+    let Some(pid) = i32::try_from(owner.pid).ok().and_then(Pid::from_raw) else { return false };
+    if owner.pid == 0 || owner.boot != boot() {
+        return false;
+    }
+    // Others' processes may be hidden in /proc; a signal that nobody gets tells them from the dead all the same.
+    if test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
+        return true;
+    }
+    match state_of(owner.pid) {
+        Some((is_zombie, start)) => is_zombie || start != owner.pid_start,
+        None => false,
+    }
 }
 
 /// The time, in nanoseconds since 1970.

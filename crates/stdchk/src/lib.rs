@@ -64,7 +64,7 @@ pub fn total_bytes(paths: &[std::path::PathBuf]) -> u64 {
     let of = |path: &std::path::Path| {
         std::fs::symlink_metadata(path).map_or(0, |m| if m.is_file() { m.len() } else { 0 })
     };
-    walk::find(paths).map_or(0, |found| found.iter().map(|found| of(&found.path)).sum())
+    walk::find(paths, None).map_or(0, |found| found.iter().map(|found| of(&found.path)).sum())
 }
 
 pub use checkpoint::{Checkpoint, Look, Passed, RankedMember};

@@ -70,16 +70,25 @@ impl Repository {
     pub fn open_or_create(url: &str) -> Result<Repository> {
         let root = directory_of(url)?;
         let cannot = || format!("cannot create a repository at {}", root.display());
-        if !root.join(RECORD).exists() {
-            std::fs::create_dir_all(&root).context(cannot)?;
-            check_is_ours(&root)?;
+        if root.join(RECORD).exists() {
+            let repository = Repository::at(&root)?;
+            repository.prepare()?;
+            return Ok(repository);
+        }
+        let known = std::path::absolute(&root).context(cannot)?;
+        let missing: Vec<PathBuf> =
+            known.ancestors().take_while(|path| !path.exists()).map(Path::to_owned).collect();
+        std::fs::create_dir_all(&root).context(cannot)?;
+        check_is_ours(&root)?;
+        // The names of the directories must survive a power cut, too, or all that is in them is lost.
+        for path in missing.iter().filter_map(|path| path.parent()).chain(known.parent()) {
+            let synced = std::fs::File::open(path).and_then(|dir| dir.sync_all());
+            if let Err(error) = synced {
+                tracing::debug!("{} cannot be synced: {error}", path.display());
+            }
         }
         let repository = Repository::at(&root)?;
         repository.prepare()?;
-        // The directory's own name must survive, too. Who made it before may have left that to us.
-        if let Some(parent) = root.canonicalize().ok().as_deref().and_then(Path::parent) {
-            let _ = std::fs::File::open(parent).and_then(|dir| dir.sync_all());
-        }
         Ok(repository)
     }
 
@@ -142,6 +151,11 @@ impl Repository {
     /// Sets the memory budget for what is read and verified, in bytes.
     pub fn set_memory(&mut self, bytes: usize) {
         self.memory = bytes;
+    }
+
+    /// Sets how many threads hash, compress and verify.
+    pub fn set_threads(&mut self, count: usize) {
+        self.workers = Arc::new(Workers::new(count, "stdchk-work"));
     }
 
     /// Where it is.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stdchk_catalog::{CheckpointEntry, Durability, Op, OpenSession, PartEntry, SessionKind, State};
-use stdchk_engine::session::{open_session, random_u64};
+use stdchk_engine::session::{Heart, open_session, random_u64};
 use stdchk_engine::{
     FinishedPart, Index, Options, PartView, PartWriter, Session, Vault, View, write_manifest,
 };
@@ -134,15 +134,17 @@ impl Repository {
     pub fn add(&self, session: SessionId, mut options: SaveOptions) -> Result<Add<'_>> {
         options.engine.durable = options.durability >= Durability::Local;
         options.engine.check()?;
-        self.catalog.beat(session)?;
         let state = self.catalog.state()?;
         let open = state.session(session)?;
+        // The session is alive as long as a part is being added, however long that takes.
+        let heart = Heart::start(self.catalog.clone(), session, Duration::from_millis(open.entry.lease_ms));
+        self.catalog.beat(session)?;
         let SessionKind::Writer { app, .. } = &open.entry.kind else {
             return Err(Error::invalid(format!("session {session} does not write a checkpoint")));
         };
         let parent = choose_parent(&state, app, &options.parent)?;
         let part = self.part_writer(session, &state, &options, parent.as_ref())?;
-        Ok(Add { repository: self, session, options, parent, part })
+        Ok(Add { repository: self, session, options, parent, part, _heart: heart })
     }
 
     /// Commits a session with the parts that were added to it.
@@ -289,12 +291,26 @@ fn saved(state: &State, entry: &CheckpointEntry) -> Result<Saved> {
 fn choose_parent(state: &State, app: &AppName, choice: &ParentChoice) -> Result<Option<CheckpointEntry>> {
     match choice {
         ParentChoice::None => Ok(None),
-        ParentChoice::Given(spec) => Ok(spec.find(state)?.first().map(|entry| (*entry).clone())),
+        ParentChoice::Given(spec) => match spec.find(state)?.first() {
+            Some(entry) if is_doubtful(entry) => {
+                let text = format!(
+                    "{} was only staged before this machine started again: it cannot be a parent",
+                    entry.id()
+                );
+                Err(Error::invalid(text))
+            }
+            found => Ok(found.map(|entry| (*entry).clone())),
+        },
         ParentChoice::Newest => {
-            let app = state.apps().get(app);
-            Ok(app.and_then(|app| app.newest_first().first().map(|entry| (*entry).clone())))
+            let all = state.apps().get(app).map(|app| app.newest_first()).unwrap_or_default();
+            Ok(all.into_iter().find(|entry| !is_doubtful(entry)).cloned())
         }
     }
+}
+
+/// Whether a checkpoint was never synced and another boot of the machine committed it: what it shares may be gone.
+pub(crate) fn is_doubtful(entry: &CheckpointEntry) -> bool {
+    entry.durability < Durability::Local && entry.boot != host::boot()
 }
 
 /// The parent's part of this rank, or its only one. One that cannot be read is no reason not to save.
@@ -318,7 +334,7 @@ impl Save<'_> {
 
     /// Adds files and directories. `progress` is told of bytes that were taken in.
     pub fn add_paths(&mut self, paths: &[PathBuf], progress: &dyn Fn(u64)) -> Result<()> {
-        add_paths(&mut self.part, paths, progress)
+        add_paths(self.repository, &mut self.part, paths, progress)
     }
 
     /// Adds what a stream gives until it ends, as the member `name`.
@@ -374,13 +390,17 @@ impl Save<'_> {
             let names = part.references.iter().map(|reference| reference.pack.name);
             Ok(vec![Op::Commit(id, Box::new(entry.clone()), state.to_revive(names))])
         })?;
-        repository.list_in_index(listed);
+        repository.list_in_index(listed, options.durability);
         saved(&committed, &entry)
     }
 }
 
 impl Repository {
-    fn list_in_index(&self, listed: stdchk_engine::IndexBuilder) {
+    fn list_in_index(&self, listed: stdchk_engine::IndexBuilder, durability: Durability) {
+        // Others would refer to what a power cut may still take.
+        if durability < Durability::Local {
+            return;
+        }
         // The index is a cache: the checkpoint is safe without it.
         let published = Index::open(self.objects.clone()).and_then(|index| index.publish(listed));
         if let Err(error) = published {
@@ -396,12 +416,13 @@ pub struct Add<'a> {
     options: SaveOptions,
     parent: Option<CheckpointEntry>,
     part: PartWriter,
+    _heart: Heart,
 }
 
 impl Add<'_> {
     /// Adds files and directories. `progress` is told of bytes that were taken in.
     pub fn add_paths(&mut self, paths: &[PathBuf], progress: &dyn Fn(u64)) -> Result<()> {
-        add_paths(&mut self.part, paths, progress)
+        add_paths(self.repository, &mut self.part, paths, progress)
     }
 
     /// Adds what a stream gives until it ends, as the member `name`.
@@ -436,7 +457,7 @@ impl Add<'_> {
 
     /// Makes the part durable and part of the session. It stays invisible until the session is committed.
     pub fn finish(self) -> Result<PartEntry> {
-        let Add { repository, session, options, parent, part } = self;
+        let Add { repository, session, options, parent, part, _heart } = self;
         if part.member_count() == 0 {
             part.abandon();
             return Err(Error::invalid("there is nothing to add"));
@@ -451,13 +472,18 @@ impl Add<'_> {
             .catalog
             .append(options.engine.durable, &mut |_| Ok(vec![Op::AddPart(session, entry.clone())]))?;
         repository.catalog.beat(session)?;
-        repository.list_in_index(listed);
+        repository.list_in_index(listed, options.durability);
         Ok(entry)
     }
 }
 
-fn add_paths(part: &mut PartWriter, paths: &[PathBuf], progress: &dyn Fn(u64)) -> Result<()> {
-    for found in find(paths)? {
+fn add_paths(
+    repository: &Repository,
+    part: &mut PartWriter,
+    paths: &[PathBuf],
+    progress: &dyn Fn(u64),
+) -> Result<()> {
+    for found in find(paths, Some(repository.place()))? {
         match found.sort {
             Sort::Dir => part.add_plain(&found.name, Body::Dir, found.mode, found.mtime_ns)?,
             Sort::Link(target) => {

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use stdchk_object::error::Context;
-use stdchk_object::member::{Body, Member, check_path};
+use stdchk_object::member::{Body, Member, check_path, check_target};
 use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{AppName, Error, Kind, Result};
 
@@ -168,6 +168,9 @@ fn describe(body: &[u8]) -> Result<Described> {
     let mode = r.bounded(0o7777, "a mode")? as u32;
     let mtime_ns = r.zigzag()?;
     let target = if sort == 2 { r.string()?.to_owned() } else { String::new() };
+    if sort == 2 {
+        check_target(&target).map_err(|_| r.corrupt("a link's target is not allowed"))?;
+    }
     let len = if matches!(sort, 0 | 3) { r.varint()? } else { 0 };
     r.finish()?;
     if sort > 3 {

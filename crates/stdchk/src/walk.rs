@@ -38,14 +38,17 @@ pub enum Sort {
 
 /// Finds everything below `paths`. Nothing is read; whatever cannot be saved is an error now, before anything is
 /// stored. A path that is named itself is followed if it is a link; links below a directory are kept as links.
-pub fn find(paths: &[PathBuf]) -> Result<Vec<Found>> {
+///
+/// `skip` is the repository itself, which is never saved into itself.
+pub fn find(paths: &[PathBuf], skip: Option<&Path>) -> Result<Vec<Found>> {
     let mut found = Vec::new();
+    let skip = skip.and_then(|path| fs::metadata(path).ok()).map(|there| (there.dev(), there.ino()));
     for path in paths {
         let metadata = fs::metadata(path).context(|| format!("cannot read {}", path.display()))?;
         let name = member_name(path)?;
         if metadata.is_dir() {
             // A directory that is named is the root of its members: its own name is kept unless it is ".".
-            walk(path, name.as_deref(), &metadata, &mut found)?;
+            walk(path, name.as_deref(), &metadata, skip, &mut found)?;
         } else {
             let name = name
                 .ok_or_else(|| Error::invalid(format!("{} has no name to save it under", path.display())))?;
@@ -90,7 +93,17 @@ fn text(path: &Path) -> Result<String> {
     Ok(name.to_owned())
 }
 
-fn walk(dir: &Path, name: Option<&str>, metadata: &Metadata, found: &mut Vec<Found>) -> Result<()> {
+fn walk(
+    dir: &Path,
+    name: Option<&str>,
+    metadata: &Metadata,
+    skip: Option<(u64, u64)>,
+    found: &mut Vec<Found>,
+) -> Result<()> {
+    if skip == Some((metadata.dev(), metadata.ino())) {
+        tracing::warn!("{} is the repository itself and is not saved", dir.display());
+        return Ok(());
+    }
     if let Some(name) = name {
         found.push(describe(dir, name.to_owned(), metadata, false)?);
     }
@@ -102,7 +115,7 @@ fn walk(dir: &Path, name: Option<&str>, metadata: &Metadata, found: &mut Vec<Fou
         let child = name.map_or_else(|| own.clone(), |name| format!("{name}/{own}"));
         let metadata = fs::symlink_metadata(&path).context(|| format!("cannot read {}", path.display()))?;
         if metadata.is_dir() {
-            walk(&path, Some(&child), &metadata, found)?;
+            walk(&path, Some(&child), &metadata, skip, found)?;
         } else {
             found.push(describe(&path, child, &metadata, false)?);
         }

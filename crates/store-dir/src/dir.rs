@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use stdchk_object::error::Context;
-use stdchk_object::{Error, PackName, Result};
+use stdchk_object::{Error, Kind, PackName, Result};
 use stdchk_store::{Objects, Store};
 
 use crate::fs::Fs;
@@ -181,6 +181,11 @@ impl Store for DirStore {
         match self.fs.read_at(&path, offset, buffer) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(Error::corrupt(format!("{} is cut short", self.failed("pack", &path))))
+            }
+            // A sector that cannot be read any more is how media lose bytes.
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
+                Err(Error::io(self.failed("the medium cannot read pack", &path), error)
+                    .with_kind(Kind::Corrupt))
             }
             // Offsets beyond what the system can address lie beyond any end.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {

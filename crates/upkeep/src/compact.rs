@@ -227,7 +227,7 @@ pub fn compact(
             return Err(error);
         }
     };
-    publish(ground, session, &mut marks, tables, &moved, rewriter)?;
+    publish(ground, session, &state, &mut marks, tables, &moved, rewriter)?;
     let still: HashSet<PackName> = ground.catalog.state()?.forwards().keys().copied().collect();
     Ok(chosen.into_iter().filter(|compaction| still.contains(&compaction.pack)).collect())
 }
@@ -316,6 +316,7 @@ fn table_of(
 fn publish(
     ground: &Ground,
     session: Session,
+    base: &State,
     marks: &mut Marks,
     tables: Vec<(PackName, Locator)>,
     moved: &MovedTo,
@@ -324,6 +325,12 @@ fn publish(
     let id = session.id();
     for _ in 0..RETRIES_MAX {
         let state = ground.catalog.state()?;
+        // Somebody else forwarded one of these packs, or a commit took a forward back: the tables are of no use.
+        let moved_on = |name: &PackName| state.forwards().get(name) != base.forwards().get(name);
+        if tables.iter().any(|(old, _)| moved_on(old)) {
+            rewriter.abandon();
+            return Ok(());
+        }
         let vault = ground.vault(&state);
         marks.follow(&vault, &state)?;
         let covered = |name: &PackName| {

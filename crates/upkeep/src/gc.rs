@@ -78,7 +78,7 @@ pub fn plan_gc(ground: &Ground) -> Result<GcPlan> {
     let waits = |name: &PackName| state.condemned().get(name).map_or(oldest != u64::MAX, |&at| at >= oldest);
     let (waiting, removed) = garbage.iter().partition(|(name, _)| waits(name));
     Ok(GcPlan {
-        compacted: compact::plan(ground, &state, &packs, &live)?,
+        compacted: compact::plan(ground, &state, &packs, &live).unwrap_or_default(),
         live: live_sum(&packs, &needed),
         condemned: garbage.into_iter().filter(|(name, _)| !state.condemned().contains_key(name)).collect(),
         fenced,
@@ -95,11 +95,15 @@ pub fn collect(ground: &Ground, compaction: bool) -> Result<GcPlan> {
         let packs = list(ground)?;
         let state = ground.catalog.state()?;
         live.follow(ground, &state)?;
-        done.compacted = compact::compact(ground, &state, &packs, &live)?;
+        // What cannot be compacted must not stop what can be collected.
+        match compact::compact(ground, &state, &packs, &live) {
+            Ok(compacted) => done.compacted = compacted,
+            Err(error) => tracing::warn!("nothing was compacted: {error}"),
+        }
     }
     let packs = condemn(ground, &mut live, &mut done)?;
     sweep(ground, &mut live, &packs, &mut done)?;
-    tidy(ground, &live, &done)?;
+    tidy(ground, &mut live, &done)?;
     Ok(done)
 }
 
@@ -229,9 +233,10 @@ fn sweep(ground: &Ground, live: &mut Live, packs: &BTreeMap<PackName, u64>, done
 }
 
 /// Forgets what is of no use any more: forwards, heartbeats, index entries of removed packs.
-fn tidy(ground: &Ground, live: &Live, done: &GcPlan) -> Result<()> {
+fn tidy(ground: &Ground, live: &mut Live, done: &GcPlan) -> Result<()> {
     let state: Arc<State> = ground.catalog.state()?;
     let commits = state.commits();
+    live.follow(ground, &state)?;
     let named = live.named();
     let unused: Vec<PackName> =
         state.forwards().keys().copied().filter(|name| !named.contains_key(name)).collect();

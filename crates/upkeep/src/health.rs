@@ -1,6 +1,6 @@
 //! Whether a checkpoint is whole.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use stdchk_catalog::{CheckpointEntry, ChunkRange};
 use stdchk_engine::{PartView, Vault, View};
@@ -119,7 +119,12 @@ pub fn hurt_members(
     for member in members {
         let Some(content) = member.body.content() else { continue };
         let mut problem: Option<String> = None;
-        let walked = vault.visit_nodes(&part.roots, &content.blob, &mut |_, leaf| {
+        // A node that was met is not walked again, however often a hostile tree names it.
+        let mut met = HashSet::new();
+        let walked = vault.visit_nodes(&part.roots, &content.blob, &mut |node, leaf| {
+            if let Some(node) = node {
+                return Ok(met.insert(node));
+            }
             for piece in leaf.iter().flat_map(|leaf| &leaf.pieces) {
                 let Piece::Data(extent) = piece else { continue };
                 vault.spans(&part.roots, extent, |span| {

@@ -25,6 +25,9 @@ pub struct Cli {
     /// About how much memory to use, at least 64MiB.
     #[arg(long, global = true, default_value = "256MiB", value_parser = parse::bytes, value_name = "SIZE")]
     pub memory: u64,
+    /// Threads that hash, compress and verify; by default one for each processor.
+    #[arg(long, global = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
     /// What to do.
     #[command(subcommand)]
     pub verb: Verb,
@@ -223,9 +226,6 @@ pub struct EngineArgs {
     /// What to compare with: app@step, or none; by default the application's newest.
     #[arg(long, value_name = "CHECKPOINT")]
     pub parent: Option<String>,
-    /// Threads that hash and compress; by default one for each processor.
-    #[arg(long)]
-    pub threads: Option<usize>,
 }
 
 /// What to restore and where to.

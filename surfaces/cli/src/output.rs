@@ -55,9 +55,14 @@ impl Out {
     }
 
     fn write(&self, text: &str) {
-        // Whoever closed the pipe has read enough.
-        if writeln!(std::io::stdout(), "{text}").is_err() {
-            std::process::exit(0);
+        match writeln!(std::io::stdout(), "{text}") {
+            Ok(()) => {}
+            // Whoever closed the pipe has read enough.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+            Err(error) => {
+                eprintln!("stdchk: cannot write to standard output: {error}");
+                std::process::exit(i32::from(exit_code(Kind::Io)));
+            }
         }
     }
 

@@ -62,7 +62,7 @@ fn run_script(text: &str, dir: &Path) -> String {
             }
             continue;
         };
-        let script = format!("exec 2>&1\numask 022\n. ./.vars 2>/dev/null\n{command}");
+        let script = format!("exec 2>&1\numask 022\n[ ! -f .vars ] || . ./.vars\n{command}");
         let output = Command::new("sh")
             .arg("-c")
             .arg(&script)

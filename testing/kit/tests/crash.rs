@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stdchk::{AppName, Look, Policy, Repository, Result, SCRIPT_LEASE, SaveOptions, Spec};
+use stdchk::{AppName, Error, Kind, Look, Policy, Repository, Result, SCRIPT_LEASE, SaveOptions, Spec};
 use stdchk_kit::{Fault, Random, SimFs, generate};
 
 type Contents = BTreeMap<String, Vec<u8>>;
@@ -23,7 +23,6 @@ fn open(fs: &Arc<SimFs>) -> Result<Repository> {
 fn options() -> SaveOptions {
     let mut options = SaveOptions::default();
     options.engine.memory = 64 << 20;
-    options.engine.threads = 1;
     options
 }
 
@@ -180,7 +179,7 @@ fn saving(repository: &Repository) -> Result<()> {
 }
 
 fn collecting(repository: &Repository) -> Result<()> {
-    stdchk::prune(&*repository.ground().catalog, None, stdchk::now_ns())?;
+    stdchk::prune(&repository.ground(), None, stdchk::now_ns())?;
     stdchk::collect(&repository.ground(), false).map(drop)
 }
 
@@ -192,12 +191,15 @@ fn much_dead(repository: &Repository) -> Result<()> {
     save(repository, "melt", 9, &image)?;
     generate::touch_pages(&mut image, 5, &mut random);
     save(repository, "melt", 10, &image)?;
-    stdchk::prune(&*repository.ground().catalog, None, stdchk::now_ns()).map(drop)
+    stdchk::prune(&repository.ground(), None, stdchk::now_ns()).map(drop)
 }
 
 fn compacting(repository: &Repository) -> Result<()> {
     let plan = stdchk::collect(&repository.ground(), true)?;
-    assert!(!plan.compacted.is_empty(), "the scene should have something to compact");
+    // A compaction that fails does not fail the collection; here it counts as a failure all the same.
+    if plan.compacted.is_empty() {
+        return Err(Error::new(Kind::Io, "nothing was compacted"));
+    }
     Ok(())
 }
 

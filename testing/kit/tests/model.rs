@@ -183,7 +183,6 @@ fn apply(images: &mut [Vec<u8>; APPS.len()], app: usize, change: &Change, random
 fn options(how: Option<&How>) -> SaveOptions {
     let mut options = SaveOptions::default();
     options.engine.memory = 64 << 20;
-    options.engine.threads = 1;
     if let Some(how) = how {
         options.engine.chunking = CHUNKINGS[how.chunking];
         options.engine.coding = CODINGS[how.coding];
@@ -277,7 +276,7 @@ fn run(actions: Vec<Action>, seed: u64) {
                 model.policies.insert(app, keep_last);
             }
             Action::Prune => {
-                stdchk::prune(&*repository.ground().catalog, None, stdchk::now_ns()).expect("prune");
+                stdchk::prune(&repository.ground(), None, stdchk::now_ns()).expect("prune");
                 model.prune();
             }
             Action::Forget { index } => {

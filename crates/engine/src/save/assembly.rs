@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use stdchk_codec::{Advisor, Press};
 use stdchk_object::hash::Domain;
-use stdchk_object::pack::{self, ChunkKind, Codec, Coding, Footer, FooterBuilder};
-use stdchk_object::{Hash, PackName, PackRef, Result};
+use stdchk_object::pack::{self, CHUNK_BYTES_MAX, ChunkKind, Codec, Coding, FooterBuilder};
+use stdchk_object::{Error, Hash, PackName, PackRef, Result};
 use stdchk_store::Store;
 
 use super::{ChunkBytes, append};
-use crate::buffers::Bytes;
+use crate::buffers::{Buffer, Bytes};
 use crate::workers::{Answer, Workers};
 
 /// Raw bytes of a run of metadata.
@@ -41,21 +41,38 @@ pub struct Assembly {
     open: Option<OpenRun>,
     chunk_count: u32,
     raw_bytes: u64,
+    /// How many buffers its runs keep, and the one kept last: chunks come in the order of the buffers.
+    kept: usize,
+    kept_last: Option<Arc<Buffer>>,
 }
 
 /// A pack that was written.
 pub struct SealedPack {
     pub pack: PackRef,
-    pub footer: Footer,
+    /// Stored and raw length of each run. The footer itself is not kept: a large save has many.
+    pub runs: Vec<(u32, u32)>,
 }
 
 impl Assembly {
     pub fn new(name: PackName, index: u32) -> Assembly {
-        Assembly { name, index, runs: Vec::new(), open: None, chunk_count: 0, raw_bytes: 0 }
+        Assembly {
+            name,
+            index,
+            runs: Vec::new(),
+            open: None,
+            chunk_count: 0,
+            raw_bytes: 0,
+            kept: 0,
+            kept_last: None,
+        }
     }
 
     pub fn chunk_count(&self) -> u32 {
         self.chunk_count
+    }
+
+    pub fn buffers_kept(&self) -> usize {
+        self.kept
     }
 
     pub fn raw_bytes(&self) -> u64 {
@@ -73,6 +90,12 @@ impl Assembly {
         advisor: &Arc<Mutex<Advisor>>,
     ) -> usize {
         let len = chunk.len() as u32;
+        if let ChunkBytes::Kept(buffer, _) = &chunk
+            && !self.kept_last.as_ref().is_some_and(|last| Arc::ptr_eq(last, buffer))
+        {
+            self.kept += 1;
+            self.kept_last = Some(buffer.clone());
+        }
         let full = |run: &OpenRun| run.kind != kind || run.bytes.len() + len as usize > run_bytes;
         if self.open.as_ref().is_some_and(full) {
             self.close_run(workers, advisor);
@@ -101,9 +124,15 @@ impl Assembly {
         bytes: Vec<u8>,
         workers: &Workers,
         advisor: &Arc<Mutex<Advisor>>,
-    ) -> (PackName, u32) {
+    ) -> Result<(PackName, u32)> {
         let place = (self.name, self.chunk_count);
         let len = bytes.len();
+        if len > CHUNK_BYTES_MAX {
+            let text = format!(
+                "{kind:?} of {len} bytes is longer than a chunk may be ({CHUNK_BYTES_MAX}): save in several parts"
+            );
+            return Err(Error::invalid(text));
+        }
         let hash = kind.domain().hash(&bytes);
         let full = |run: &OpenRun| run.kind != kind || run.bytes.len() + len > META_RUN_BYTES;
         if self.open.as_ref().is_some_and(full) {
@@ -115,7 +144,7 @@ impl Assembly {
         }
         self.open.as_mut().expect("opened above").chunks.push((len as u32, hash));
         self.count(len as u32);
-        place
+        Ok(place)
     }
 
     fn count(&mut self, len: u32) {
@@ -172,7 +201,8 @@ impl ClosedPack {
         if durable {
             store.sync(&[self.name])?;
         }
-        Ok(SealedPack { pack: sealed.pack, footer: sealed.footer })
+        let runs = sealed.footer.runs().iter().map(|run| (run.stored_len, run.raw_len)).collect();
+        Ok(SealedPack { pack: sealed.pack, runs })
     }
 }
 

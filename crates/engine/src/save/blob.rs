@@ -138,8 +138,9 @@ impl BlobWriter {
             _ => None,
         });
         self.consult(part, others.clone());
+        unit.leaf.into_iter().for_each(|node| part.know_node(node));
         // A buffer that is kept must be mostly new, or the budget fills with what is not needed.
-        let keep = others.count() == unit.pages.len();
+        let keep = others.count() == unit.pages.len() && part.may_keep(&unit.buffer);
         for (i, page) in unit.pages.iter().enumerate() {
             let start = i * unit.page;
             let range = start..start + len_of(i);
@@ -174,7 +175,8 @@ impl BlobWriter {
         chunks: &[(u32, Hash)],
     ) -> Result<()> {
         self.consult(part, chunks.iter().map(|&(len, hash)| (hash, len)));
-        let keep = chunks.iter().all(|&(len, hash)| part.known.find(&hash, len).is_none());
+        let keep =
+            part.may_keep(&buffer) && chunks.iter().all(|&(len, hash)| part.known.find(&hash, len).is_none());
         let mut start = 0;
         for &(len, hash) in chunks {
             let range = start..start + len as usize;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stdchk_object::manifest::Manifest;
-use stdchk_object::member::{Member, Tally, encode_page};
+use stdchk_object::member::{Body, Member, Tally, encode_page};
 use stdchk_object::pack::ChunkKind;
 use stdchk_object::part::{PageRef, Part, Reference};
 use stdchk_object::{Error, Locator, PackName, PackRef, Result, SessionId};
@@ -14,8 +14,27 @@ use super::assembly::{Assembly, SealedPack};
 use crate::index::IndexBuilder;
 use crate::workers::Workers;
 
-/// Members of a page: about a quarter of a mebibyte.
-const PAGE_MEMBERS: usize = 2048;
+/// Members of a page: with the longest paths and targets still no longer than a chunk.
+const PAGE_MEMBERS: usize = 1500;
+
+/// Nothing but a directory can have members below it: what cannot be restored must not be saved.
+fn check_nesting(members: &[Member]) -> Result<()> {
+    let solid: std::collections::HashSet<&str> =
+        members.iter().filter(|member| member.body != Body::Dir).map(|member| member.path.as_str()).collect();
+    for member in members {
+        let above = member
+            .path
+            .match_indices('/')
+            .map(|(at, _)| &member.path[..at])
+            .find(|path| solid.contains(path));
+        if let Some(above) = above {
+            let text =
+                format!("{above:?} cannot be a member beside {:?}: it is not a directory", member.path);
+            return Err(Error::invalid(text));
+        }
+    }
+    Ok(())
+}
 
 /// A part that was written.
 pub struct FinishedPart {
@@ -56,6 +75,7 @@ impl PartWriter {
         let mut last = self.last_assembly()?;
         let stored = self.stored_lengths(&mut last)?;
         let members = self.finished_members(&stored);
+        check_nesting(&members)?;
         let mut tally = Tally::default();
         let mut bytes = 0u64;
         for member in &members {
@@ -68,7 +88,7 @@ impl PartWriter {
         for page in members.chunks(PAGE_MEMBERS) {
             let encoded = encode_page(page);
             self.refer(last.name, encoded.len() as u64);
-            let (_, chunk) = last.push_meta(ChunkKind::MemberPage, encoded, &self.workers, &self.advisor);
+            let (_, chunk) = last.push_meta(ChunkKind::MemberPage, encoded, &self.workers, &self.advisor)?;
             pages.push(chunk);
         }
         let references = self.resolved_references(last.name)?;
@@ -109,8 +129,7 @@ impl PartWriter {
     ) -> Result<std::collections::HashMap<PackName, Vec<(u64, u64)>>> {
         let mut lengths = std::collections::HashMap::new();
         for sealed in &self.sealed {
-            let runs = sealed.footer.runs().iter();
-            let both = runs.map(|run| (u64::from(run.stored_len), u64::from(run.raw_len))).collect();
+            let both = sealed.runs.iter().map(|&(stored, raw)| (u64::from(stored), u64::from(raw))).collect();
             lengths.insert(sealed.pack.name, both);
         }
         lengths.insert(last.name, last.settle(&self.workers, &self.advisor)?);
@@ -164,12 +183,15 @@ impl PartWriter {
         manifest: Option<Manifest>,
     ) -> Result<FinishedPart> {
         let (workers, advisor) = (self.workers.clone(), self.advisor.clone());
-        let (name, head) = last.push_meta(ChunkKind::Part, part.encode(), &workers, &advisor);
-        let manifest = manifest.map(|manifest| {
-            let itself = Locator { pack: PackRef::to_itself(name), chunk: head };
-            let bytes = Manifest { parts: vec![itself], ..manifest }.encode();
-            last.push_meta(ChunkKind::Manifest, bytes, &workers, &advisor).1
-        });
+        let (name, head) = last.push_meta(ChunkKind::Part, part.encode(), &workers, &advisor)?;
+        let manifest = match manifest {
+            None => None,
+            Some(manifest) => {
+                let itself = Locator { pack: PackRef::to_itself(name), chunk: head };
+                let bytes = Manifest { parts: vec![itself], ..manifest }.encode();
+                Some(last.push_meta(ChunkKind::Manifest, bytes, &workers, &advisor)?.1)
+            }
+        };
         let sealed = last.close(&workers, &advisor).write(&**self.vault.store(), self.options.durable)?;
         let home = sealed.pack;
         self.sealed.push(sealed);
@@ -204,7 +226,7 @@ pub fn write_manifest(
     let name = PackName { session, writer, number: 0 };
     let advisor = Arc::new(std::sync::Mutex::new(stdchk_codec::Advisor::new(stdchk_codec::Preference::Auto)));
     let mut assembly = Assembly::new(name, 0);
-    let (_, chunk) = assembly.push_meta(ChunkKind::Manifest, manifest.encode(), workers, &advisor);
+    let (_, chunk) = assembly.push_meta(ChunkKind::Manifest, manifest.encode(), workers, &advisor)?;
     let SealedPack { pack, .. } = assembly.close(workers, &advisor).write(&**store, durable)?;
     Ok(Locator { pack, chunk })
 }

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 
 use stdchk_codec::Advisor;
 use stdchk_object::hash::Domain;
-use stdchk_object::member::{Body, Chunking, Content, Member, Tally, check_path};
+use stdchk_object::member::{Body, Chunking, Content, Member, Tally, check_path, check_target};
 use stdchk_object::pack::ChunkKind;
 use stdchk_object::tree::{NodeRef, NodeSink};
 use stdchk_object::{Error, Hash, PackName, PackRef, Result, SessionId};
@@ -196,6 +196,9 @@ impl PartWriter {
     /// Adds a directory or a link.
     pub fn add_plain(&mut self, path: &str, body: Body, mode: u32, mtime_ns: i64) -> Result<()> {
         self.claim(path)?;
+        if let Body::Link(target) = &body {
+            check_target(target)?;
+        }
         let member = Member { path: path.to_owned(), body, mode: mode & 0o7777, mtime_ns };
         self.added.push(Added { member, shares: 0..0 });
         Ok(())
@@ -271,6 +274,13 @@ impl PartWriter {
         Ok(place)
     }
 
+    /// Whether the pack that is being filled may keep this buffer: one that is mostly full, and not too many. This is
+    /// what makes sure that the supply of buffers never runs dry while a pack waits for more bytes.
+    fn may_keep(&self, buffer: &Arc<crate::buffers::Buffer>) -> bool {
+        let kept = self.data.as_ref().map_or(0, Assembly::buffers_kept);
+        buffer.len() * 2 >= self.options.unit() && kept < self.options.buffers_kept()
+    }
+
     fn end_data_pack(&mut self) -> Result<()> {
         if let Some(data) = self.data.take() {
             self.seal(data)?;
@@ -292,7 +302,11 @@ impl PartWriter {
     }
 
     /// Stores a chunk that is not data.
-    fn store_meta(&mut self, kind: ChunkKind, bytes: Vec<u8>) -> (PackName, u32) {
+    fn store_meta(&mut self, kind: ChunkKind, bytes: Vec<u8>) -> Result<(PackName, u32)> {
+        if self.meta.as_ref().is_some_and(|meta| meta.raw_bytes() > self.options.pack_bytes() as u64) {
+            let full = self.meta.take().expect("just looked at");
+            self.seal(full)?;
+        }
         if self.meta.is_none() {
             self.meta = Some(self.new_assembly());
         }
@@ -327,7 +341,7 @@ impl NodeSink for PartWriter {
         let node = match self.nodes.get(&hash) {
             Some(&node) => node,
             None => {
-                let (pack, chunk) = self.store_meta(ChunkKind::Node, bytes);
+                let (pack, chunk) = self.store_meta(ChunkKind::Node, bytes)?;
                 let node = NodeRef { pack, chunk };
                 self.nodes.insert(hash, node);
                 node

@@ -54,7 +54,7 @@ impl Rewriter {
             self.begun += 1;
             Assembly::new(name, 0)
         });
-        Ok(open.push_meta(kind, bytes, &self.workers, &self.advisor))
+        open.push_meta(kind, bytes, &self.workers, &self.advisor)
     }
 
     /// Ends the pack that is being filled, so that what comes next lies in another one.

@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex};
 use stdchk_codec::{Advisor, Cutter};
 use stdchk_object::member::{Chunking, Content};
 use stdchk_object::tree::{LEAF_SHIFT, NodeRef};
-use stdchk_object::{Error, Hash, Result};
+use stdchk_object::{Error, Hash, PackRef, Result};
 
 use super::assembly::data_hash;
 use super::blob::BlobWriter;
 use super::unit::{ParentLeaf, Source, Unit, look};
 use super::{PartWriter, empty_content};
 use crate::buffers::Buffer;
-use crate::options::{ChunkingChoice, UNIT};
+use crate::options::{ChunkingChoice, unit_for};
 use crate::vault::{LeafAt, Roots};
 use crate::workers::Answer;
 
@@ -83,7 +83,7 @@ impl PartWriter {
         self.begin_member();
         let chunking = match (self.options.chunking, &parent) {
             (ChunkingChoice::Fixed(chunking), _) => chunking,
-            (ChunkingChoice::Auto, Some((_, content))) => content.chunking,
+            (ChunkingChoice::Auto, Some((_, content))) => self.inherited(content),
             (ChunkingChoice::Auto, None) => AUTO_PAGE,
         };
         let content = match chunking {
@@ -105,11 +105,12 @@ impl PartWriter {
             return Ok(chunking);
         }
         let Some((roots, content)) = parent else { return Ok(AUTO_PAGE) };
-        let Chunking::Page(page) = content.chunking else { return Ok(content.chunking) };
+        let inherited = self.inherited(content);
+        let Chunking::Page(page) = inherited else { return Ok(inherited) };
         let step = u64::from(page);
         let (ours, theirs) = (source.len(), content.blob.len);
         if ours.abs_diff(theirs).is_multiple_of(step) || ours.min(theirs) < SAMPLED_PAGES * step {
-            return Ok(content.chunking);
+            return Ok(inherited);
         }
         let pages = ours.min(theirs) / step;
         let (mut same, mut looked) = (0, 0);
@@ -125,17 +126,20 @@ impl PartWriter {
             let read = self.vault.read_range(roots, &content.blob, offset, &mut then);
             same += u32::from(read.is_ok() && then == bytes);
         }
-        Ok(if looked > 0 && same * 8 < looked { AUTO_CDC } else { content.chunking })
+        Ok(if looked > 0 && same * 8 < looked { AUTO_CDC } else { inherited })
     }
 
     fn leaf_shift(page: u32) -> u8 {
         LEAF_SHIFT.max(page.trailing_zeros() as u8)
     }
 
-    /// How many units may be under way: what is left when a pack is being filled.
     fn window(&self) -> usize {
-        let held = self.options.pack_bytes().div_ceil(UNIT) + 2;
-        self.options.buffer_count().saturating_sub(held).clamp(1, 2 * self.workers.count() + 2)
+        self.options.window(self.workers.count())
+    }
+
+    /// The parent's chunking, if the buffers are made for it.
+    fn inherited(&self, content: &Content) -> Chunking {
+        if unit_for(content.chunking) <= self.options.unit() { content.chunking } else { AUTO_PAGE }
     }
 
     fn ask_for(&self, page: u32, buffer: Buffer, parent: Option<ParentLeaf>) -> Answer<Unit> {
@@ -149,13 +153,11 @@ impl PartWriter {
             return None;
         }
         let mut leaf = None;
-        let (vault, nodes, foreign) = (self.vault.clone(), &mut self.nodes, &mut self.foreign);
-        let found = vault.find_leaf(roots, &content.blob, offset, &mut |hash, pack, chunk| {
-            nodes.entry(hash).or_insert_with(|| {
-                foreign.insert(pack.name, pack);
-                NodeRef { pack: pack.name, chunk }
-            });
-        });
+        let vault = self.vault.clone();
+        let mut seen = Vec::new();
+        let found = vault
+            .find_leaf(roots, &content.blob, offset, &mut |hash, pack, chunk| seen.push((hash, pack, chunk)));
+        seen.into_iter().for_each(|node| self.know_node(node));
         if let Ok((at, start, len)) = found
             && at != LeafAt::Hole
             && start == offset
@@ -163,6 +165,14 @@ impl PartWriter {
             leaf = Some(ParentLeaf { roots: roots.clone(), blob: content.blob.clone(), at, len });
         }
         leaf
+    }
+
+    /// A node that the parent has and that was read whole: the same bytes need not be stored again.
+    pub(super) fn know_node(&mut self, (hash, pack, chunk): (Hash, PackRef, u32)) {
+        self.nodes.entry(hash).or_insert_with(|| {
+            self.foreign.insert(pack.name, pack);
+            NodeRef { pack: pack.name, chunk }
+        });
     }
 
     fn pages_of_source(
@@ -257,7 +267,7 @@ impl PartWriter {
             {
                 oldest.absorb(self, &mut blob, progress)?;
             }
-            let mut buffer = self.buffers.take(UNIT.max(2 * cutter.chunk_bytes_max()));
+            let mut buffer = self.buffers.take(unit_for(Chunking::Cdc(average)));
             buffer[..carried.len()].copy_from_slice(&carried);
             let filled = carried.len() + fill(stream, &mut buffer[carried.len()..])?;
             ended = filled < buffer.len();

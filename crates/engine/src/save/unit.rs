@@ -47,6 +47,8 @@ pub struct Unit {
     pub pages: Vec<Page>,
     /// Packs of the parent that pages are the same as.
     pub packs: Vec<PackRef>,
+    /// The parent's leaf, if it was read whole: hash, pack, chunk.
+    pub leaf: Option<(Hash, PackRef, u32)>,
 }
 
 /// Where the parent's leaf for a stretch lies.
@@ -63,15 +65,11 @@ pub fn is_zero(bytes: &[u8]) -> bool {
 }
 
 /// The chunks that the parent has where the pages of this unit are, if they were cut alike.
-fn parent_pages(
-    vault: &Vault,
-    parent: &ParentLeaf,
-    page: usize,
-    len: usize,
-) -> Result<(Vec<PackRef>, Vec<Option<(u32, u32, Hash)>>)> {
+fn parent_pages(vault: &Vault, parent: &ParentLeaf, page: usize, len: usize) -> Result<Theirs> {
     let mut packs: Vec<PackRef> = Vec::new();
     let mut pages = vec![None; len.div_ceil(page)];
     let leaf = vault.leaf(&parent.roots, &parent.blob, &parent.at, parent.len)?;
+    let node = leaf_node(vault, parent)?;
     let mut at = 0usize;
     for piece in &leaf.pieces {
         let Piece::Data(extent) = piece else {
@@ -101,13 +99,30 @@ fn parent_pages(
             Ok(())
         })?;
     }
-    Ok((packs, pages))
+    Ok(Theirs { packs, pages, node })
+}
+
+/// Where a leaf that was read lies, unless it is known to be damaged or is kept in the blob itself.
+fn leaf_node(vault: &Vault, parent: &ParentLeaf) -> Result<Option<(Hash, PackRef, u32)>> {
+    let LeafAt::Node(node) = parent.at else { return Ok(None) };
+    let (open, chunk, _) = vault.resolve(&parent.roots, node.pack, node.chunk)?;
+    let hash = open.footer.hash(chunk).copied();
+    Ok(hash.filter(|_| !vault.is_damaged(open.pack.name, chunk)).map(|hash| (hash, open.pack, chunk)))
+}
+
+/// What the parent has where a stretch is.
+#[derive(Default)]
+struct Theirs {
+    packs: Vec<PackRef>,
+    /// For each page: index of the pack, chunk, hash.
+    pages: Vec<Option<(u32, u32, Hash)>>,
+    node: Option<(Hash, PackRef, u32)>,
 }
 
 /// Looks at a stretch page by page.
 pub fn look(vault: &Vault, parent: Option<&ParentLeaf>, page: usize, buffer: Arc<Buffer>) -> Unit {
     let compared = parent.map(|parent| parent_pages(vault, parent, page, buffer.len()));
-    let (packs, theirs) = match compared {
+    let Theirs { packs, pages: theirs, node } = match compared {
         Some(Ok(known)) => known,
         Some(Err(error)) => {
             tracing::warn!("a part of the parent cannot be read, so nothing is shared with it: {error}");
@@ -126,5 +141,5 @@ pub fn look(vault: &Vault, parent: Option<&ParentLeaf>, page: usize, buffer: Arc
         }
     };
     let pages = buffer.chunks(page).enumerate().map(look_at).collect();
-    Unit { buffer, page, pages, packs }
+    Unit { buffer, page, pages, packs, leaf: node }
 }

@@ -44,7 +44,7 @@ impl Vault {
                 bytes += u64::from(run.chunk_len(to));
                 to += 1;
             }
-            if u64::from(skip) >= bytes {
+            if skip >= run.chunk_len(from) || bytes == 0 {
                 let text = format!("an extent of pack {} skips more than its first chunk", extent.pack);
                 return Err(Error::corrupt(text));
             }

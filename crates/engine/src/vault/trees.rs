@@ -65,7 +65,12 @@ impl Vault {
         };
         let shift = span_shift(height, blob.leaf_shift) - FANOUT_SHIFT;
         for (i, child) in children.into_iter().enumerate() {
-            let begin = (i as u64).checked_shl(shift).and_then(|offset| start.checked_add(offset));
+            let span = 1u64.checked_shl(shift);
+            let begin = match (i, span) {
+                (0, _) => Some(start),
+                (_, Some(span)) => (i as u64).checked_mul(span).and_then(|offset| start.checked_add(offset)),
+                (_, None) => None,
+            };
             let Some(begin) = begin.filter(|&begin| begin < range.end) else { break };
             let end = begin.saturating_add(1u64.checked_shl(shift).unwrap_or(u64::MAX)).min(blob.len);
             if end <= range.start {
@@ -80,7 +85,7 @@ impl Vault {
     }
 
     /// The leaf that holds `offset`, where it begins and how many bytes it covers. `seen` is told the hash,
-    /// the pack and the chunk of every node on the way.
+    /// the pack and the chunk of every inner node on the way.
     pub fn find_leaf(
         &self,
         roots: &Roots,
@@ -95,16 +100,19 @@ impl Vault {
         };
         let mut start = 0u64;
         for height in (0..=blob.height()).rev() {
-            let (open, chunk, _) = self.resolve(roots, node.pack, node.chunk)?;
-            if let Some(hash) = open.footer.hash(chunk) {
-                seen(*hash, open.pack, chunk);
-            }
             if height == 0 {
                 break;
             }
             let Node::Inner(inner) = self.node(roots, node, height, blob.leaf_bytes())? else {
                 return Err(Error::corrupt("a leaf where an inner node was expected"));
             };
+            // Only what was just read whole may be shared.
+            let (open, chunk, _) = self.resolve(roots, node.pack, node.chunk)?;
+            if let Some(hash) = open.footer.hash(chunk)
+                && !self.is_damaged(open.pack.name, chunk)
+            {
+                seen(*hash, open.pack, chunk);
+            }
             let shift = span_shift(height, blob.leaf_shift) - FANOUT_SHIFT;
             let index = (offset - start) >> shift;
             start += index << shift;

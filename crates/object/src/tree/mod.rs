@@ -18,7 +18,7 @@ pub const FANOUT_SHIFT: u32 = 8;
 /// log2 of the bytes that a leaf covers, unless said otherwise.
 pub const LEAF_SHIFT: u8 = 22;
 /// The smallest and largest leaf allowed.
-pub const LEAF_SHIFT_RANGE: std::ops::RangeInclusive<u8> = 16..=30;
+pub const LEAF_SHIFT_RANGE: std::ops::RangeInclusive<u8> = 16..=24;
 /// A leaf no longer than this is kept inside its blob when it is the root.
 pub const INLINE_BYTES_MAX: usize = 128;
 

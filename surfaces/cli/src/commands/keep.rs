@@ -34,9 +34,9 @@ pub fn prune(repository: &Repository, out: &Out, app: Option<&str>, dry_run: boo
     let app = app.map(AppName::new).transpose()?;
     let now = stdchk::now_ns();
     let plan = if dry_run {
-        stdchk::plan_prune(&*repository.state()?, app.as_ref(), now)
+        stdchk::plan_prune(&repository.ground(), &repository.state()?, app.as_ref(), now)?
     } else {
-        stdchk::prune(&*repository.ground().catalog, app.as_ref(), now)?
+        stdchk::prune(&repository.ground(), app.as_ref(), now)?
     };
     report_drop(out, &plan, dry_run);
     Ok(0)

@@ -54,15 +54,19 @@ fn place(cli: &Cli) -> Result<&str> {
 }
 
 fn open(cli: &Cli) -> Result<Repository> {
-    let mut repository = Repository::open(place(cli)?)?;
-    repository.set_memory(cli.memory as usize);
-    Ok(repository)
+    Ok(set_up(cli, Repository::open(place(cli)?)?))
 }
 
 fn open_or_create(cli: &Cli) -> Result<Repository> {
-    let mut repository = Repository::open_or_create(place(cli)?)?;
+    Ok(set_up(cli, Repository::open_or_create(place(cli)?)?))
+}
+
+fn set_up(cli: &Cli, mut repository: Repository) -> Repository {
     repository.set_memory(cli.memory as usize);
-    Ok(repository)
+    if let Some(threads) = cli.threads {
+        repository.set_threads(usize::from(threads));
+    }
+    repository
 }
 
 /// A checkpoint as JSON.

@@ -31,14 +31,13 @@ fn with_newest_whole<T>(
     let mut tried: Vec<stdchk::CheckpointId> = Vec::new();
     loop {
         let reading = repository.read()?;
-        let (found, passed) = repository.newest_whole(&reading, spec, Look::Quick)?;
-        let fresh: Vec<Passed> = passed.into_iter().filter(|passed| !tried.contains(&passed.id)).collect();
-        tell(out, &fresh);
-        tried.extend(fresh.into_iter().map(|passed| passed.id));
+        let (found, passed) = repository.newest_whole_but(&reading, spec, Look::Quick, &tried)?;
+        tell(out, &passed);
+        tried.extend(passed.into_iter().map(|passed| passed.id));
         let entry = found.ok_or_else(|| none_whole(spec))?;
         match read(&reading, &entry) {
             Err(error)
-                if error.kind() == Kind::Corrupt && spec.step.is_none() && !tried.contains(&entry.id()) =>
+                if matches!(error.kind(), Kind::Corrupt | Kind::Unsupported) && spec.step.is_none() =>
             {
                 out.warn(&format!("passed over {}, which is hurt: {error}", entry.id()));
                 tried.push(entry.id());

@@ -18,9 +18,6 @@ pub fn options(cli: &Cli, engine: &EngineArgs, note: &str, rank: u32) -> Result<
     options.engine.chunking = engine.chunking;
     options.engine.coding = engine.compress;
     options.engine.memory = cli.memory as usize;
-    if let Some(threads) = engine.threads {
-        options.engine.threads = threads.max(1);
-    }
     options.parent = match engine.parent.as_deref() {
         None => ParentChoice::Newest,
         Some("none") => ParentChoice::None,

@@ -1,0 +1,316 @@
+//! Bugs that were found, each as the smallest story that shows it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stdchk::{
+    AppName, Body, Chunking, ChunkingChoice, Coding, Durability, Kind, Look, Policy, Preference, Repository,
+    SCRIPT_LEASE, SaveOptions, Spec,
+};
+use stdchk_kit::{Random, SimFs, generate};
+
+fn repository() -> (Arc<SimFs>, Repository) {
+    let fs = Arc::new(SimFs::new());
+    let repository = open(&fs);
+    (fs, repository)
+}
+
+fn open(fs: &Arc<SimFs>) -> Repository {
+    Repository::open_or_create_on(fs.clone(), Path::new("sim")).expect("open")
+}
+
+fn app() -> AppName {
+    AppName::new("melt").expect("a name")
+}
+
+fn options() -> SaveOptions {
+    let mut options = SaveOptions::default();
+    options.engine.memory = 64 << 20;
+    options
+}
+
+fn save(repository: &Repository, step: u64, bytes: &[u8], options: SaveOptions) {
+    let mut save = repository.save(&app(), step, options).expect("save");
+    save.add_bytes("state", bytes).expect("add");
+    save.commit().expect("commit");
+}
+
+fn read(repository: &Repository, step: u64) -> stdchk::Result<Vec<u8>> {
+    let reading = repository.read()?;
+    let spec = Spec::parse(&format!("melt@{step}"))?;
+    let entry = spec.find(&reading.state)?[0].clone();
+    let checkpoint = repository.checkpoint(&reading, &entry)?;
+    let mut bytes = Vec::new();
+    checkpoint.write_to(checkpoint.member("state", None)?, &mut bytes, &|_| {})?;
+    Ok(bytes)
+}
+
+/// Fails the test where something waits for ever.
+fn within(time: Duration, what: &str, work: impl FnOnce() + Send + 'static) {
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        work();
+        let _ = done.send(());
+    });
+    wait.recv_timeout(time).unwrap_or_else(|_| panic!("{what}: it hangs, or failed"));
+}
+
+#[test]
+fn many_small_members_do_not_drain_the_buffers() {
+    within(Duration::from_secs(60), "500 small members", || {
+        let (_, repository) = repository();
+        let mut save = repository.save(&app(), 1, options()).expect("save");
+        let mut random = Random::new(1);
+        for i in 0..500 {
+            save.add_bytes(&format!("m{i}"), &random.bytes(300 + i)).expect("add");
+        }
+        assert_eq!(save.commit().expect("commit").entry.member_count, 500);
+    });
+}
+
+#[test]
+fn a_few_new_pages_in_each_unit_do_not_drain_the_buffers() {
+    for chunking in [ChunkingChoice::Auto, ChunkingChoice::Fixed(Chunking::Cdc(8192))] {
+        within(Duration::from_secs(120), "little new in much", move || {
+            let (_, repository) = repository();
+            let mut image = Random::new(2).bytes(48 << 20);
+            let mut options = options();
+            options.engine.coding = Preference::Fixed(Coding::NONE, 1);
+            options.engine.chunking = chunking;
+            save(&repository, 1, &image, options.clone());
+            image.chunks_mut(4 << 20).for_each(|unit| unit[..4096].fill(3));
+            // Another name, so that there is no parent at the same place, and all is found by hash.
+            let mut other = repository.save(&app(), 2, options.clone()).expect("save");
+            other.add_bytes("other", &image).expect("add");
+            other.commit().expect("commit");
+            let repeated: Vec<u8> = Random::new(3).bytes(64 << 10).repeat(640);
+            save(&repository, 3, &repeated, options);
+            assert!(read(&repository, 3).expect("read") == repeated);
+        });
+    }
+}
+
+#[test]
+fn large_chunks_want_a_budget_that_holds_them() {
+    let (_, repository) = repository();
+    let mut options = options();
+    options.engine.chunking = ChunkingChoice::Fixed(Chunking::Page(16 << 20));
+    assert_eq!(repository.save(&app(), 1, options.clone()).err().expect("too small").kind(), Kind::Invalid);
+    options.engine.memory = 256 << 20;
+    let image = Random::new(4).bytes(40 << 20);
+    save(&repository, 1, &image, options);
+    // A later save with a small budget does not inherit what it cannot hold.
+    save(&repository, 2, &image, self::options());
+    assert!(read(&repository, 2).expect("read") == image);
+}
+
+#[test]
+fn damaged_nodes_are_not_shared() {
+    let (fs, repository) = repository();
+    let mut image = Random::new(5).bytes(600 << 10);
+    save(&repository, 1, &image, options());
+    generate::touch_pages(&mut image, 40, &mut Random::new(6));
+    save(&repository, 2, &image, options());
+    // The nodes of step 2 lie in the pack that holds its manifest.
+    let state = repository.state().expect("state");
+    let manifest = state.checkpoints().find(|entry| entry.step == 2).expect("there").manifest.pack.name;
+    let path = fs.files().into_keys().find(|path| path.ends_with(&manifest.to_string())).expect("a file");
+    let mut bytes = fs.files()[&path].clone();
+    bytes[40..60].iter_mut().for_each(|byte| *byte ^= 0xff);
+    fs.overwrite(&path, bytes);
+    let repository = open(&fs);
+    assert!(read(&repository, 2).is_err(), "the damage is where it was meant to be");
+    save(&repository, 3, &image, options());
+    assert!(read(&repository, 3).expect("what is saved can be read") == image);
+    // Garbage collection goes on beside a damaged tree.
+    stdchk::collect(&repository.ground(), true).expect("gc");
+    assert!(read(&repository, 3).expect("and still") == image);
+}
+
+#[test]
+fn a_durable_save_does_not_rest_on_what_a_power_cut_took() {
+    for seed in 0..20 {
+        let (fs, repository) = repository();
+        let image = Random::new(7).bytes(300 << 10);
+        let mut staged = options();
+        staged.durability = Durability::Staged;
+        save(&repository, 1, &image, staged);
+        drop(repository);
+        fs.power_cut(&mut Random::new(seed));
+        let repository = open(&fs);
+        // In the simulation the boot stays the same; what is torn is found out by looking at everything.
+        let reading = repository.read().expect("read");
+        let spec = Spec::parse("melt").expect("spec");
+        let offered = repository.newest_whole(&reading, &spec, Look::Deep).ok().and_then(|(found, _)| found);
+        assert!(offered.is_none() || read(&repository, 1).is_ok_and(|bytes| bytes == image), "seed {seed}");
+        drop(reading);
+        save(&repository, 2, &image, options());
+        assert!(
+            read(&repository, 2).is_ok_and(|bytes| bytes == image),
+            "seed {seed}: step 2 rests on what is gone"
+        );
+    }
+}
+
+#[test]
+fn staged_packs_are_not_listed_for_others() {
+    let (fs, repository) = repository();
+    let mut staged = options();
+    staged.durability = Durability::Staged;
+    save(&repository, 1, &Random::new(8).bytes(300 << 10), staged);
+    assert!(!fs.files().keys().any(|path| path.starts_with("index/")));
+}
+
+#[test]
+fn prune_keeps_the_newest_that_is_whole_and_durable() {
+    let (fs, repository) = repository();
+    let mut random = Random::new(9);
+    let image = random.bytes(200 << 10);
+    save(&repository, 1, &image, options());
+    save(&repository, 2, &random.bytes(200 << 10), options());
+    let policy = Policy { keep_last: Some(1), ..Policy::default() };
+    repository.set_policy(&app(), &policy).expect("policy");
+    let state = repository.state().expect("state");
+    let newest = state.checkpoints().find(|entry| entry.step == 2).expect("there").manifest.pack.name;
+    let path = fs.files().into_keys().find(|path| path.ends_with(&newest.to_string())).expect("a file");
+    fs.remove(&path);
+    let repository = open(&fs);
+    let plan = stdchk::prune(&repository.ground(), None, stdchk::now_ns()).expect("prune");
+    assert!(plan.dropped.is_empty(), "{plan:?}");
+    assert!(read(&repository, 1).expect("the whole one is kept") == image);
+
+    let (_, repository) = self::repository();
+    repository.set_policy(&app(), &policy).expect("policy");
+    save(&repository, 1, &image, options());
+    let mut staged = options();
+    staged.durability = Durability::Staged;
+    save(&repository, 2, &image, staged);
+    let plan = stdchk::prune(&repository.ground(), None, stdchk::now_ns()).expect("prune");
+    assert!(plan.dropped.is_empty(), "a staged one does not replace a durable one: {plan:?}");
+    save(&repository, 3, &image, options());
+    let plan = stdchk::prune(&repository.ground(), None, stdchk::now_ns()).expect("prune");
+    assert_eq!(plan.dropped.len(), 2);
+}
+
+/// More records than are kept, so that the first ones were trimmed.
+fn long_log() -> (Arc<SimFs>, Vec<u8>) {
+    let (fs, repository) = repository();
+    let image = Random::new(10).bytes(20_000);
+    for step in 1..=700 {
+        save(&repository, step, &image, options());
+    }
+    let first = fs.files().into_keys().find(|path| path.starts_with("log/")).expect("records");
+    assert!(first > "log/0000000000000001".to_owned(), "the first records were trimmed");
+    (fs, image)
+}
+
+#[test]
+fn a_lost_or_old_mark_does_not_lose_the_log() {
+    let (fs, image) = long_log();
+    let mark = fs.files()["mark"].clone();
+
+    let lost = Arc::new(fs.fork());
+    lost.remove("mark");
+    let repository = open(&lost);
+    assert!(read(&repository, 700).expect("the state is found by listing") == image);
+    let reading = repository.read().expect("read");
+    assert!(
+        !repository.verify(&reading, None, &|_, _| {}).expect("verify").is_clean(),
+        "verify says that it is missing"
+    );
+    drop(reading);
+    stdchk::collect(&repository.ground(), true).expect("gc");
+    assert!(read(&repository, 700).expect("gc removed nothing that is needed") == image);
+
+    // A mark that was set back names a snapshot that is gone.
+    let regressed = Arc::new(fs.fork());
+    let (early, repository) = self::repository();
+    for step in 1..=130 {
+        save(&repository, step, &image, options());
+    }
+    drop(repository);
+    let old = early.files()["mark"].clone();
+    assert_ne!(old, mark);
+    regressed.overwrite("mark", old);
+    let repository = open(&regressed);
+    assert!(read(&repository, 700).expect("an old mark is seen through") == image);
+    save(&repository, 701, &image, options());
+
+    // Without snapshots and first records nothing may pass for an empty repository.
+    let gutted = Arc::new(fs.fork());
+    for path in fs.files().keys().filter(|path| path.starts_with("snapshots/") || *path == "mark") {
+        gutted.remove(path);
+    }
+    let repository = Repository::open_or_create_on(gutted, Path::new("sim")).expect("open");
+    assert_eq!(repository.state().expect_err("the state is lost").kind(), Kind::Corrupt);
+}
+
+#[test]
+fn a_session_lives_while_a_part_is_added() {
+    let (fs, repository) = repository();
+    let session = repository.begin(&app(), 1, None, Duration::from_millis(800)).expect("begin");
+    let mut part = repository.add(session, options()).expect("add");
+    part.add_stream("state", &mut &b"x"[..], &|_| {}).expect("stream");
+    for _ in 0..5 {
+        std::thread::sleep(Duration::from_millis(300));
+        fs.pass(Duration::from_millis(300));
+        assert!(stdchk::collect(&repository.ground(), false).expect("gc").fenced.is_empty());
+    }
+    part.finish().expect("finish");
+    repository.commit(session, "").expect("commit");
+}
+
+#[test]
+fn what_cannot_be_restored_is_not_saved() {
+    let (_, repository) = repository();
+    let mut save = repository.save(&app(), 1, options()).expect("save");
+    save.add_bytes("a", b"1").expect("add");
+    save.add_bytes("a/b", b"2").expect("add");
+    assert_eq!(save.commit().expect_err("a is no directory").kind(), Kind::Invalid);
+
+    // Ranks may be in each other's way: then each gets a folder.
+    let session = repository.begin(&app(), 2, None, SCRIPT_LEASE).expect("begin");
+    for (rank, name) in ["out", "out/x"].into_iter().enumerate() {
+        let mut part = repository.add(session, SaveOptions { rank: rank as u32, ..options() }).expect("add");
+        part.add_stream(name, &mut &[rank as u8; 10][..], &|_| {}).expect("stream");
+        part.finish().expect("finish");
+    }
+    repository.commit(session, "").expect("commit");
+    let reading = repository.read().expect("read");
+    let entry = Spec::parse("melt@2").expect("spec").find(&reading.state).expect("there")[0].clone();
+    let checkpoint = repository.checkpoint(&reading, &entry).expect("open");
+    let dir = tempfile::tempdir().expect("a folder");
+    checkpoint.restore_to(&dir.path().join("to"), false, &|_| {}).expect("restore");
+    assert_eq!(std::fs::read(dir.path().join("to/rank-1/out/x")).expect("a file"), [1; 10]);
+}
+
+#[test]
+fn a_restore_does_not_follow_links_out_of_its_target() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let outside = dir.path().join("outside");
+    std::fs::create_dir(&outside).expect("a folder");
+    let input = dir.path().join("input");
+    std::fs::create_dir_all(input.join("d/sub")).expect("a folder");
+    std::fs::write(input.join("d/sub/f"), b"x").expect("a file");
+    let (_, repository) = repository();
+    let mut save = repository.save(&app(), 1, options()).expect("save");
+    save.add_paths(&[input.clone()], &|_| {}).expect("add");
+    save.commit().expect("commit");
+    let reading = repository.read().expect("read");
+    let entry = reading.state.checkpoints().next().expect("there").clone();
+    let checkpoint = repository.checkpoint(&reading, &entry).expect("open");
+    assert!(checkpoint.members.iter().any(|m| m.member.body == Body::Dir));
+    // A link where a directory should go, left there by somebody.
+    let target = dir.path().join("target");
+    std::fs::create_dir_all(target.join("input")).expect("a folder");
+    std::os::unix::fs::symlink(&outside, target.join("input/d")).expect("a link");
+    assert!(checkpoint.restore_to(&target, true, &|_| {}).is_err());
+    assert_eq!(std::fs::read_dir(&outside).expect("list").count(), 0, "nothing was made through the link");
+    // Nothing is replaced where something cannot be.
+    let blocked = dir.path().join("blocked");
+    std::fs::create_dir_all(blocked.join("input/d/sub/f")).expect("a folder");
+    std::fs::write(blocked.join("input/d/keep"), b"old").expect("a file");
+    assert!(checkpoint.restore_to(&blocked, true, &|_| {}).is_err());
+    assert_eq!(std::fs::read(blocked.join("input/d/keep")).expect("a file"), b"old");
+}
