@@ -112,6 +112,11 @@ pub fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
+/// A number of things, in the singular where it is one.
+pub fn count(number: u64, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
 /// A time in UTC, as RFC 3339 has it.
 pub fn time(ns: i64) -> String {
     let seconds = ns.div_euclid(1_000_000_000);
@@ -151,7 +156,14 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width =
         |i: usize| rows.iter().map(|row| row[i].chars().count()).chain([head[i].len()]).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
-    let is_number = |text: &str| text.starts_with(|c: char| c.is_ascii_digit()) || text == "-";
+    // Short, so that an id that happens to have digits only is none.
+    let is_number = |text: &str| {
+        let number = text.split(' ').next().unwrap_or_default();
+        text == "-"
+            || (!number.is_empty()
+                && number.len() < 16
+                && number.bytes().all(|b| b.is_ascii_digit() || b == b'.'))
+    };
     let right: Vec<bool> =
         (0..columns).map(|i| !rows.is_empty() && rows.iter().all(|row| is_number(&row[i]))).collect();
     let line = |cells: &[String]| {

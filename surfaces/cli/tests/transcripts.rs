@@ -2,7 +2,7 @@
 //!
 //! A line `$ command` is run by the shell in a folder of its own; what follows is what it prints, stdout and stderr
 //! together, and `[code]` where the exit code is not 0. What differs from run to run is replaced: `<id>`, `<pack>`,
-//! `<time>`, `<ago>`, `<host>`, `<pid>`. STDCHK_WRITE_TRANSCRIPTS=1 writes what is printed now.
+//! `<time>`, `<size>` (of metadata), `<host>`. STDCHK_WRITE_TRANSCRIPTS=1 writes what is printed now.
 
 use std::path::Path;
 use std::process::Command;
@@ -41,8 +41,29 @@ fn redact(line: &str) -> String {
         out.push(first);
         rest = &rest[first.len_utf8()..];
     }
+    // How well metadata compresses depends on random names in it.
+    for before in ["wrote ", "wrote       ", "freed ", "read ", "\"written_bytes\":"] {
+        out = without_size(&out, before);
+    }
+    if out.ends_with("are in use") {
+        out = without_size(&out, "");
+    }
     let host = stdchk_host();
     out.replace(&format!(" on {host}"), " on <host>").replace(&format!("\"{host}\""), "\"<host>\"")
+}
+
+/// Replaces the size that follows `before`, if one does.
+fn without_size(line: &str, before: &str) -> String {
+    let Some(at) = line.find(before).map(|at| at + before.len()) else { return line.to_owned() };
+    let (head, tail) = line.split_at(at);
+    let digits = tail.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(tail.len());
+    if digits == 0 {
+        return line.to_owned();
+    }
+    let rest = &tail[digits..];
+    let unit =
+        [" KiB", " MiB", " B"].iter().find(|unit| rest.starts_with(**unit)).map_or(0, |unit| unit.len());
+    format!("{head}<size>{}", &rest[unit..])
 }
 
 fn stdchk_host() -> String {

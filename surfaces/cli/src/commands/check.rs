@@ -4,7 +4,7 @@ use serde_json::json;
 
 use stdchk::{Health, Repository, Result, Spec, VerifyReport};
 
-use crate::output::{Out, exit_code, size};
+use crate::output::{Out, count, exit_code, size};
 
 pub fn verify(repository: &Repository, out: &Out, checkpoint: Option<&str>, repair: bool) -> Result<u8> {
     let spec = checkpoint.map(Spec::parse).transpose()?;
@@ -105,7 +105,7 @@ fn print_text(out: &Out, report: &VerifyReport, strangers: &[String]) {
     let index = "damaged index segment (harmless; --repair removes it)";
     report.index.iter().for_each(|name| out.line(&format!("{index}: {name}")));
     strangers.iter().for_each(|name| out.line(&format!("strange file, not one of stdchk's: {name}")));
-    out.note(&format!("read {} in {} packs", size(report.bytes), report.packs));
+    out.note(&format!("read {} in {}", size(report.bytes), count(report.packs, "pack")));
     if report.unreferenced > 0 {
         out.note(&format!("{} packs are not referred to; 'stdchk gc' removes them", report.unreferenced));
     }

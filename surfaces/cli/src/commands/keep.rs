@@ -6,7 +6,7 @@ use stdchk::{AppName, CheckpointId, Error, GcPlan, Policy, PrunePlan, Repository
 
 use super::{open, open_or_create};
 use crate::args::{Cli, PolicyArgs};
-use crate::output::{Out, size};
+use crate::output::{Out, count, size};
 
 pub fn policy(cli: &Cli, out: &Out, args: &PolicyArgs) -> Result<u8> {
     let app = AppName::new(&args.app)?;
@@ -124,7 +124,11 @@ fn gc_text(out: &Out, plan: &GcPlan, temporary: (u64, u64), dry_run: bool) {
             size(c.bytes)
         ));
     }
-    out.line(&format!("{would}freed {} in {} packs", size(plan.removed_bytes()), plan.removed.len()));
+    out.line(&format!(
+        "{would}freed {} in {}",
+        size(plan.removed_bytes()),
+        count(plan.removed.len() as u64, "pack")
+    ));
     if !plan.waiting.is_empty() {
         let bytes = plan.waiting.iter().map(|&(_, bytes)| bytes).sum();
         out.line(&format!(
@@ -136,5 +140,5 @@ fn gc_text(out: &Out, plan: &GcPlan, temporary: (u64, u64), dry_run: bool) {
     if temporary.0 > 0 {
         out.line(&format!("{would}removed {} stale temporary files, {}", temporary.0, size(temporary.1)));
     }
-    out.note(&format!("{} in {} packs are in use", size(plan.live.1), plan.live.0));
+    out.note(&format!("{} in {} are in use", size(plan.live.1), count(plan.live.0, "pack")));
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 use stdchk::{AppName, CheckpointEntry, Error, Kind, Reading, Repository, Result, Spec, Tally};
 
 use super::checkpoint_json;
-use crate::output::{Out, age, size, table, time};
+use crate::output::{Out, age, count, size, table, time};
 
 pub fn list(repository: &Repository, out: &Out, app: Option<&str>) -> Result<u8> {
     let state = repository.state()?;
@@ -126,10 +126,10 @@ pub fn show(repository: &Repository, out: &Out, checkpoint: &str) -> Result<u8> 
         out.line(&format!("parent      {}@{step}.{generation}", entry.app));
     }
     out.line(&format!(
-        "size        {} in {} members, {} parts",
+        "size        {} in {}, {}",
         size(entry.bytes),
-        entry.member_count,
-        manifest.parts.len()
+        count(entry.member_count, "member"),
+        count(manifest.parts.len() as u64, "part")
     ));
     out.line(&format!("new         {}, stored in {}", size(tally.new), size(tally.stored)));
     out.line(&format!("shared      {}", size(tally.shared)));
@@ -176,7 +176,7 @@ pub fn diff(repository: &Repository, out: &Out, from: &str, to: &str) -> Result<
         let sum = if ranges.is_empty() {
             String::new()
         } else {
-            format!("  {} in {} ranges", size(bytes), ranges.len())
+            format!("  {} in {}", size(bytes), count(ranges.len() as u64, "range"))
         };
         out.line(&format!(
             "{what:<8}  {path}{}{sum}",

@@ -8,7 +8,7 @@ use stdchk::{CheckpointEntry, Error, Kind, Look, Passed, Reading, Repository, Re
 
 use super::checkpoint_json;
 use crate::args::RestoreArgs;
-use crate::output::{Out, size};
+use crate::output::{Out, count, size};
 
 fn tell(out: &Out, passed: &[Passed]) {
     passed.iter().for_each(|passed| {
@@ -62,10 +62,10 @@ pub fn restore(repository: &Repository, out: &Out, args: &RestoreArgs) -> Result
             },
             || {
                 format!(
-                    "restored {}: {} in {} members to {}",
+                    "restored {}: {} in {} to {}",
                     entry.id(),
                     size(entry.bytes),
-                    restored.len(),
+                    count(restored.len() as u64, "member"),
                     args.to.display()
                 )
             },

@@ -9,7 +9,7 @@ use stdchk::{
 
 use super::{checkpoint_json, open_or_create};
 use crate::args::{Cli, EngineArgs, SaveArgs};
-use crate::output::{Out, size};
+use crate::output::{Out, count, size};
 
 /// The options of a save from the flags.
 pub fn options(cli: &Cli, engine: &EngineArgs, note: &str, rank: u32) -> Result<SaveOptions> {
@@ -88,10 +88,10 @@ pub fn report(out: &Out, saved: &Saved) {
         || checkpoint_json(&saved.entry),
         || {
             format!(
-                "saved {}: {} in {} members, {} new, {} shared, {} zero; wrote {}",
+                "saved {}: {} in {}, {} new, {} shared, {} zero; wrote {}",
                 saved.id,
                 size(saved.entry.bytes),
-                saved.entry.member_count,
+                count(saved.entry.member_count, "member"),
                 size(tally.new),
                 size(tally.shared),
                 size(tally.zero),
