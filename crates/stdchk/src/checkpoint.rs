@@ -18,7 +18,6 @@ use stdchk_upkeep::{Health, VerifyReport, check_quick, verify};
 use crate::files::{FileSink, set_metadata};
 use crate::naming::Spec;
 use crate::repository::{Reading, Repository};
-use crate::save::is_doubtful;
 
 /// A member with its part's rank.
 #[derive(Clone, Debug)]
@@ -92,7 +91,7 @@ impl Repository {
     fn health(&self, reading: &Reading, entry: &CheckpointEntry, look: Look) -> Result<Health> {
         let quick = check_quick(&reading.vault, entry)?;
         // What was never synced may have died with the machine that held it.
-        if !quick.is_whole() || (look == Look::Quick && !is_doubtful(entry)) {
+        if !quick.is_whole() || (look == Look::Quick && !self.is_doubtful(entry)) {
             return Ok(quick);
         }
         let id = entry.id();

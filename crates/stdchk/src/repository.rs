@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stdchk_catalog::{Catalog, Durability, Op, Policy, SessionKind, State};
+use stdchk_catalog::{Catalog, Durability, Op, Owner, Policy, SessionKind, State};
 use stdchk_catalog_objects::ObjectCatalog;
 use stdchk_engine::session::random_u64;
 use stdchk_engine::{Session, Vault, Workers};
@@ -34,6 +34,7 @@ pub struct Repository {
     pub(crate) workers: Arc<Workers>,
     pub(crate) memory: usize,
     pub(crate) place: PathBuf,
+    pub(crate) boot: [u8; 16],
 }
 
 /// Where a store is, as the user wrote it. Only directories so far.
@@ -126,6 +127,7 @@ impl Repository {
             workers: Arc::new(Workers::new(threads, "stdchk-work")),
             memory: MEMORY,
             place: root.to_owned(),
+            boot: host::boot(),
         })
     }
 
@@ -156,6 +158,16 @@ impl Repository {
     /// Sets how many threads hash, compress and verify.
     pub fn set_threads(&mut self, count: usize) {
         self.workers = Arc::new(Workers::new(count, "stdchk-work"));
+    }
+
+    /// Sets what tells one boot of a machine from another, where the system's own word for it should not be used. What
+    /// was only staged in one boot is doubtful in the next.
+    pub fn set_boot(&mut self, boot: [u8; 16]) {
+        self.boot = boot;
+    }
+
+    pub(crate) fn owner(&self, lasting: bool) -> Owner {
+        Owner { boot: self.boot, ..host::owner(lasting) }
     }
 
     /// Where it is.
@@ -190,7 +202,7 @@ impl Repository {
             store: self.store.clone(),
             objects: self.objects.clone(),
             catalog: self.catalog.clone(),
-            owner: host::owner(false),
+            owner: self.owner(false),
             is_gone: Arc::new(host::is_gone),
             memory: self.memory,
             workers: self.workers.clone(),
@@ -209,7 +221,7 @@ impl Repository {
 
     /// Pins everything that is there now, and reads it.
     pub fn read(&self) -> Result<Reading> {
-        let opened = Session::open(self.catalog.clone(), SessionKind::Reader, &host::owner(false));
+        let opened = Session::open(self.catalog.clone(), SessionKind::Reader, &self.owner(false));
         let (session, state) = match opened {
             Ok(session) => {
                 let state = session.state().clone();

@@ -88,8 +88,8 @@ impl Repository {
         options.engine.durable = options.durability >= Durability::Local;
         options.engine.check()?;
         let kind = SessionKind::Writer { app: app.clone(), step, parts: None };
-        let session = Session::open(self.catalog.clone(), kind, &host::owner(false))?;
-        let parent = choose_parent(session.state(), app, &options.parent)?;
+        let session = Session::open(self.catalog.clone(), kind, &self.owner(false))?;
+        let parent = self.choose_parent(session.state(), app, &options.parent)?;
         let part = self.part_writer(session.id(), session.state(), &options, parent.as_ref())?;
         Ok(Save { repository: self, session, options, app: app.clone(), step, parent, part })
     }
@@ -126,7 +126,7 @@ impl Repository {
     /// aborted, or has been silent for `lease`.
     pub fn begin(&self, app: &AppName, step: u64, parts: Option<u32>, lease: Duration) -> Result<SessionId> {
         let kind = SessionKind::Writer { app: app.clone(), step, parts };
-        let (id, _) = open_session(&*self.catalog, kind, &host::owner(true), lease)?;
+        let (id, _) = open_session(&*self.catalog, kind, &self.owner(true), lease)?;
         Ok(id)
     }
 
@@ -142,7 +142,7 @@ impl Repository {
         let SessionKind::Writer { app, .. } = &open.entry.kind else {
             return Err(Error::invalid(format!("session {session} does not write a checkpoint")));
         };
-        let parent = choose_parent(&state, app, &options.parent)?;
+        let parent = self.choose_parent(&state, app, &options.parent)?;
         let part = self.part_writer(session, &state, &options, parent.as_ref())?;
         Ok(Add { repository: self, session, options, parent, part, _heart: heart })
     }
@@ -183,7 +183,7 @@ impl Repository {
             bytes: views.iter().map(|view| view.part.bytes).sum(),
             tally: tally.into(),
             written,
-            ..new_entry(app, *step, &manifest, at, durability)
+            ..self.new_entry(app, *step, &manifest, at, durability)
         };
         let packs: Vec<PackName> =
             views.iter().flat_map(|view| view.references()).map(|(p, _)| p.name).collect();
@@ -225,6 +225,62 @@ impl Repository {
     }
 }
 
+impl Repository {
+    fn new_entry(
+        &self,
+        app: &AppName,
+        step: u64,
+        manifest: &Manifest,
+        at: Locator,
+        durability: Durability,
+    ) -> CheckpointEntry {
+        CheckpointEntry {
+            app: app.clone(),
+            step,
+            generation: 0,
+            sequence: 0,
+            manifest: at,
+            created_ns: manifest.created_ns,
+            durability,
+            boot: self.boot,
+            member_count: 0,
+            bytes: 0,
+            tally: Tally::default().into(),
+            written: 0,
+        }
+    }
+
+    fn choose_parent(
+        &self,
+        state: &State,
+        app: &AppName,
+        choice: &ParentChoice,
+    ) -> Result<Option<CheckpointEntry>> {
+        match choice {
+            ParentChoice::None => Ok(None),
+            ParentChoice::Given(spec) => match spec.find(state)?.first() {
+                Some(entry) if self.is_doubtful(entry) => {
+                    let text = format!(
+                        "{} was only staged before this machine started again: it cannot be a parent",
+                        entry.id()
+                    );
+                    Err(Error::invalid(text))
+                }
+                found => Ok(found.map(|entry| (*entry).clone())),
+            },
+            ParentChoice::Newest => {
+                let all = state.apps().get(app).map(|app| app.newest_first()).unwrap_or_default();
+                Ok(all.into_iter().find(|entry| !self.is_doubtful(entry)).cloned())
+            }
+        }
+    }
+
+    /// Whether a checkpoint was never synced and another boot of the machine committed it: what it has may be gone.
+    pub(crate) fn is_doubtful(&self, entry: &CheckpointEntry) -> bool {
+        entry.durability < Durability::Local && entry.boot != self.boot
+    }
+}
+
 fn check_count(declared: Option<u32>, added: usize, app: &AppName, step: u64) -> Result<()> {
     match declared {
         Some(declared) if declared as usize != added => Err(Error::invalid(format!(
@@ -258,59 +314,11 @@ fn written_by(views: &[PartView], session: SessionId) -> u64 {
     packs.iter().map(|pack| pack.length).sum()
 }
 
-fn new_entry(
-    app: &AppName,
-    step: u64,
-    manifest: &Manifest,
-    at: Locator,
-    durability: Durability,
-) -> CheckpointEntry {
-    CheckpointEntry {
-        app: app.clone(),
-        step,
-        generation: 0,
-        sequence: 0,
-        manifest: at,
-        created_ns: manifest.created_ns,
-        durability,
-        boot: host::boot(),
-        member_count: 0,
-        bytes: 0,
-        tally: Tally::default().into(),
-        written: 0,
-    }
-}
-
 fn saved(state: &State, entry: &CheckpointEntry) -> Result<Saved> {
     let found = state.checkpoints().find(|known| known.manifest == entry.manifest);
     let entry = found
         .ok_or_else(|| Error::new(Kind::Conflict, "the checkpoint was committed and dropped at once"))?;
     Ok(Saved { id: entry.id(), entry: entry.clone() })
-}
-
-fn choose_parent(state: &State, app: &AppName, choice: &ParentChoice) -> Result<Option<CheckpointEntry>> {
-    match choice {
-        ParentChoice::None => Ok(None),
-        ParentChoice::Given(spec) => match spec.find(state)?.first() {
-            Some(entry) if is_doubtful(entry) => {
-                let text = format!(
-                    "{} was only staged before this machine started again: it cannot be a parent",
-                    entry.id()
-                );
-                Err(Error::invalid(text))
-            }
-            found => Ok(found.map(|entry| (*entry).clone())),
-        },
-        ParentChoice::Newest => {
-            let all = state.apps().get(app).map(|app| app.newest_first()).unwrap_or_default();
-            Ok(all.into_iter().find(|entry| !is_doubtful(entry)).cloned())
-        }
-    }
-}
-
-/// Whether a checkpoint was never synced and another boot of the machine committed it: what it shares may be gone.
-pub(crate) fn is_doubtful(entry: &CheckpointEntry) -> bool {
-    entry.durability < Durability::Local && entry.boot != host::boot()
 }
 
 /// The parent's part of this rank, or its only one. One that cannot be read is no reason not to save.
@@ -383,7 +391,7 @@ impl Save<'_> {
             bytes: part.bytes,
             tally: part.tally.into(),
             written,
-            ..new_entry(&app, step, &manifest, at, options.durability)
+            ..repository.new_entry(&app, step, &manifest, at, options.durability)
         };
         let id = session.id();
         let committed = session.end_with(durable, &mut |state| {

@@ -17,7 +17,7 @@ impl Random {
     }
 
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         let s = &mut self.0;
         let result = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
         let t = s[1] << 17;
@@ -32,7 +32,7 @@ impl Random {
 
     /// A number below `limit`, which must not be zero.
     pub fn below(&mut self, limit: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
+        ((u128::from(self.number()) * u128::from(limit)) >> 64) as u64
     }
 
     /// True once in `n` times.
@@ -43,7 +43,7 @@ impl Random {
     /// Fills bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for eight in bytes.chunks_mut(8) {
-            eight.copy_from_slice(&self.next().to_le_bytes()[..eight.len()]);
+            eight.copy_from_slice(&self.number().to_le_bytes()[..eight.len()]);
         }
     }
 
@@ -90,7 +90,7 @@ pub fn process_image(len: usize, random: &mut Random) -> Vec<u8> {
             }
             3 => (0..500).for_each(|i| image.extend(format!("line {i} of {}\n", random.below(100)).bytes())),
             _ => {
-                let word = random.next().to_le_bytes();
+                let word = random.number().to_le_bytes();
                 (0..512).for_each(|_| image.extend_from_slice(&word));
             }
         }
@@ -107,7 +107,7 @@ mod tests {
     fn the_same_seed_gives_the_same_bytes() {
         assert_eq!(Random::new(7).bytes(100), Random::new(7).bytes(100));
         assert_ne!(Random::new(7).bytes(100), Random::new(8).bytes(100));
-        assert_eq!(Random::new(1).next(), 0xb3f2_af6d_0fc7_10c5, "the generator must not change");
+        assert_eq!(Random::new(1).number(), 0xb3f2_af6d_0fc7_10c5, "the generator must not change");
     }
 
     #[test]

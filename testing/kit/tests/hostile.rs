@@ -10,7 +10,7 @@ use stdchk_object::envelope::OVERHEAD;
 
 /// Inputs that decode, one or more for each decoder.
 fn seeds() -> Vec<Vec<u8>> {
-    let ops = vec![writer(1, 5), commit(1, 5, &[pack(3, 4)]), Op::Condemn(vec![pack(9, 9)])];
+    let ops = [writer(1, 5), commit(1, 5, &[pack(3, 4)]), Op::Condemn(vec![pack(9, 9)])];
     let record = Record { number: 1, nonce: [7; 16], time_ns: 5, ops: vec![ops[0].clone(), ops[2].clone()] };
     let mut state = State::default();
     state.apply(&record).expect("allowed");
