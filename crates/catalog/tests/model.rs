@@ -5,6 +5,7 @@
 //! validated against the newest. What is checked in every state that can be reached:
 //!
 //! - no checkpoint refers to a chunk that is gone;
+//! - what a pinned reader has begun to read stays where its own state says that it is;
 //! - a fenced session has committed nothing after its fence.
 //!
 //! Packs are modelled as sets of chunks; `chunk` 0 is what the first checkpoint uses of pack X, chunk 1 is dead there.
@@ -53,6 +54,14 @@ enum Compactor {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Reader {
+    Idle,
+    /// Opened, and chose the newest checkpoint; these are the places of its chunks by the state it saw then.
+    Reading(BTreeSet<Chunk>),
+    Done,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct World {
     state: State,
     /// Pack files and the chunks in them.
@@ -64,6 +73,7 @@ struct World {
     savers: Vec<Saver>,
     collectors: Vec<Collector>,
     compactor: Compactor,
+    reader: Reader,
     fenced: BTreeSet<SessionId>,
     dropped: bool,
     broken: bool,
@@ -85,13 +95,19 @@ enum Action {
     CompactPlan,
     CompactWrite,
     CompactPublish,
+    /// A reader opens its session and chooses what to read, then ends.
+    Read,
+    EndRead,
 }
 
 struct Protocol {
     savers: usize,
     collectors: usize,
     compaction: bool,
+    reader: bool,
 }
+
+const READER: SessionId = SessionId(3000);
 
 fn x() -> PackName {
     pack(1000, 0)
@@ -179,6 +195,7 @@ impl Model for Protocol {
             savers: vec![Saver::Idle; self.savers],
             collectors: vec![Collector::Idle; self.collectors],
             compactor: Compactor::Idle,
+            reader: Reader::Idle,
             fenced: BTreeSet::new(),
             dropped: false,
             broken: false,
@@ -215,6 +232,11 @@ impl Model for Protocol {
                 Collector::Planned(..) => actions.push(Action::Condemn(i)),
                 Collector::Sweeping(_) => actions.push(Action::RemoveFile(i)),
             }
+        }
+        match world.reader {
+            Reader::Idle if self.reader => actions.push(Action::Read),
+            Reader::Reading(_) => actions.push(Action::EndRead),
+            _ => {}
         }
         if self.compaction {
             actions.push(match world.compactor {
@@ -320,6 +342,24 @@ impl Model for Protocol {
                     None => world.collectors[i] = Collector::Idle,
                 }
             }
+            Action::Read => {
+                let entry = SessionEntry {
+                    id: READER,
+                    kind: SessionKind::Reader,
+                    owner: Owner::default(),
+                    lease_ms: 1,
+                };
+                append(&mut world.state, vec![Op::Open(entry)]);
+                let newest =
+                    world.state.checkpoints().max_by_key(|entry| entry.sequence).map(|entry| entry.step);
+                let chunks = newest.map(|step| world.references[&step].clone()).unwrap_or_default();
+                let places = chunks.into_iter().filter_map(|chunk| world.place(chunk)).collect();
+                world.reader = Reader::Reading(places);
+            }
+            Action::EndRead => {
+                append(&mut world.state, vec![Op::End(READER)]);
+                world.reader = Reader::Done;
+            }
             Action::CompactPlan => {
                 let id = SessionId(2000);
                 let entry =
@@ -364,6 +404,12 @@ impl Model for Protocol {
             Property::always("whatever a checkpoint refers to can be read", |_, world: &World| {
                 world.live_chunks().into_iter().all(|chunk| world.readable(chunk))
             }),
+            Property::always("what a reader has pinned stays", |_, world: &World| match &world.reader {
+                Reader::Reading(places) => places
+                    .iter()
+                    .all(|(pack, chunk)| world.files.get(pack).is_some_and(|chunks| chunks.contains(chunk))),
+                _ => true,
+            }),
             Property::always("a fenced session does not commit", |_, world: &World| !world.broken),
             Property::sometimes("garbage is removed", |_, world: &World| !world.files.contains_key(&x())),
             Property::sometimes("a condemned pack is revived", |_, world: &World| {
@@ -382,10 +428,15 @@ fn check(protocol: Protocol) -> usize {
 
 #[test]
 fn savers_and_two_collectors() {
-    assert!(check(Protocol { savers: 2, collectors: 2, compaction: false }) > 1000);
+    assert!(check(Protocol { savers: 2, collectors: 2, compaction: false, reader: false }) > 1000);
 }
 
 #[test]
 fn a_saver_and_a_collector_beside_compaction() {
-    assert!(check(Protocol { savers: 2, collectors: 1, compaction: true }) > 1000);
+    assert!(check(Protocol { savers: 2, collectors: 1, compaction: true, reader: false }) > 1000);
+}
+
+#[test]
+fn a_reader_beside_collection_and_compaction() {
+    assert!(check(Protocol { savers: 1, collectors: 1, compaction: true, reader: true }) > 1000);
 }
