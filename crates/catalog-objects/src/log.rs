@@ -65,6 +65,10 @@ fn is_end(objects: &dyn Objects, number: u64) -> Result<bool> {
         }
         return Err(Error::corrupt("the log's first records and all snapshots are missing"));
     }
+    // What was trimmed away is no end, whatever a mark says that was set back.
+    if number > 0 && newest_listed(objects)? > number {
+        return Ok(false);
+    }
     if objects.get_range(&record_name(number + 2), 0, 1)?.is_none() {
         return Ok(true);
     }

@@ -79,6 +79,8 @@ pub struct PartEntry {
     pub rank: u32,
     /// Whether it was synced.
     pub durability: Durability,
+    /// The boot that added it: a staged one is doubtful in any other.
+    pub boot: [u8; 16],
 }
 
 /// A checkpoint in the catalog.
@@ -147,8 +149,8 @@ pub type ChunkRange = (u32, u32);
 pub enum Op {
     /// A session begins.
     Open(SessionEntry),
-    /// A session gets a part.
-    AddPart(SessionId, PartEntry),
+    /// A session gets a part, which may take the place of all earlier ones of its rank.
+    AddPart(SessionId, PartEntry, bool),
     /// A session ends in a checkpoint; the packs listed were condemned after it began and are referred to again.
     Commit(SessionId, Box<CheckpointEntry>, Vec<PackName>),
     /// A session ends with nothing.
@@ -197,9 +199,10 @@ impl Op {
         let mut body = Writer::new();
         match self {
             Op::Open(entry) => entry.encode(&mut body),
-            Op::AddPart(session, part) => {
+            Op::AddPart(session, part, replaces) => {
                 body.u64(session.0);
                 part.encode(&mut body);
+                body.u8(u8::from(*replaces));
             }
             Op::Commit(session, checkpoint, revived) => {
                 body.u64(session.0);
@@ -246,7 +249,7 @@ impl Op {
         let r = &mut body;
         let op = match tag {
             1 => Op::Open(SessionEntry::decode(r)?),
-            2 => Op::AddPart(SessionId(r.u64()?), PartEntry::decode(r)?),
+            2 => Op::AddPart(SessionId(r.u64()?), PartEntry::decode(r)?, r.u8()? == 1),
             3 => Op::Commit(SessionId(r.u64()?), Box::new(CheckpointEntry::decode(r)?), decode_packs(r)?),
             4 => Op::End(SessionId(r.u64()?)),
             5 => Op::Fence(SessionId(r.u64()?)),
@@ -329,6 +332,7 @@ impl PartEntry {
         self.head.encode(out);
         out.u32(self.rank);
         out.u8(self.durability as u8);
+        out.raw(&self.boot);
     }
 
     pub(crate) fn decode(reader: &mut Reader) -> Result<PartEntry> {
@@ -336,6 +340,7 @@ impl PartEntry {
             head: Locator::decode(reader)?,
             rank: reader.u32()?,
             durability: decode_durability(reader)?,
+            boot: reader.array()?,
         })
     }
 }

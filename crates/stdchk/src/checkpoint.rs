@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stdchk_catalog::{CheckpointEntry, Op, State};
+use stdchk_engine::session::random_u64;
 use stdchk_engine::{DiffRange, Roots, Sink, View, diff_blobs, restore_blob};
 use stdchk_object::error::Context;
 use stdchk_object::manifest::Manifest;
@@ -15,7 +17,7 @@ use stdchk_object::tree::Piece;
 use stdchk_object::{CheckpointId, Error, Kind, Result};
 use stdchk_upkeep::{Health, VerifyReport, check_quick, verify};
 
-use crate::files::{FileSink, set_metadata};
+use crate::files::{FileSink, STAGING_PREFIX, set_metadata};
 use crate::naming::Spec;
 use crate::repository::{Reading, Repository};
 
@@ -263,15 +265,19 @@ impl Checkpoint<'_> {
     /// and moved to its place at the end, so that what fails leaves the directory as it was. Members of several
     /// ranks go to `rank-<n>/`, unless their names tell them apart anyway.
     pub fn restore_to(&self, target: &Path, overwrite: bool, progress: &dyn Fn(u64)) -> Result<Vec<PathBuf>> {
+        self.repository.check_outside(target)?;
         let places = self.places()?;
         let made = !target.exists();
-        fs::create_dir_all(target).context(|| format!("cannot create {}", target.display()))?;
+        let cannot = |error: std::io::Error| {
+            Error::io(format!("cannot create {}", target.display()), error).with_kind(Kind::Io)
+        };
+        fs::create_dir_all(target).map_err(cannot)?;
         for (member, place) in self.members.iter().zip(&places) {
             check_place(target, place, member.member.body == Body::Dir, overwrite)?;
         }
-        let staging = target.join(format!(".stdchk-restore-{}", std::process::id()));
-        let done = self.restore_staged(&staging, target, &places, progress);
-        let _ = fs::remove_dir_all(&staging);
+        let staging = Staging::new(target)?;
+        let done = self.restore_staged(&staging.path, target, &places, progress);
+        drop(staging);
         if done.is_err() && made {
             let _ = fs::remove_dir(target);
         }
@@ -318,7 +324,6 @@ impl Checkpoint<'_> {
         progress: &dyn Fn(u64),
     ) -> Result<()> {
         let cannot = |path: &Path| format!("cannot create {}", path.display());
-        fs::create_dir(staging).context(|| cannot(staging))?;
         // Files first, under numbers, so that no name of a member can be in the way of another.
         for (number, ranked) in self.members.iter().enumerate() {
             let path = staging.join(number.to_string());
@@ -355,6 +360,43 @@ impl Checkpoint<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Where a restore is put together, readable by nobody else. Locked as long as its process lives, so that what a
+/// process left that was killed can be told and removed.
+struct Staging {
+    path: PathBuf,
+    _lock: fs::File,
+}
+
+impl Staging {
+    fn new(target: &Path) -> Result<Staging> {
+        remove_stale(target);
+        let path = target.join(format!("{STAGING_PREFIX}{:016x}", random_u64()?));
+        let cannot = || format!("cannot create {}", path.display());
+        fs::DirBuilder::new().mode(0o700).create(&path).context(cannot)?;
+        let lock = fs::File::open(&path).context(cannot)?;
+        let _ = lock.try_lock();
+        Ok(Staging { path, _lock: lock })
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+fn remove_stale(target: &Path) {
+    for entry in fs::read_dir(target).into_iter().flatten().flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(STAGING_PREFIX) {
+            continue;
+        }
+        let unlocked = fs::File::open(entry.path()).is_ok_and(|dir| dir.try_lock().is_ok());
+        if unlocked {
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 

@@ -1,13 +1,16 @@
 //! Files as sources of saves and as targets of restores.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use stdchk_engine::{Sink, Source};
 use stdchk_object::error::Context;
 use stdchk_object::{Error, Result};
+
+/// How the folders begin in which restores are put together.
+pub const STAGING_PREFIX: &str = ".stdchk-restore-";
 
 /// A file that is being saved.
 pub struct FileSource {
@@ -51,11 +54,11 @@ impl FileSource {
     /// Fails if the file is not what it was when it was opened: a state that changed while it was saved is none.
     pub fn check_unchanged(&self) -> Result<()> {
         let metadata = self.file.metadata().context(|| format!("cannot read {}", self.path.display()))?;
-        if (metadata.len(), mtime_ns(&metadata)) == (self.len, self.mtime_ns) {
-            Ok(())
-        } else {
-            Err(self.changed())
-        }
+        // Some files say that they are empty and are not, and times can be too coarse: there must be no byte more.
+        let more = self.file.read_at(&mut [0], self.len);
+        let more = more.context(|| format!("cannot read {}", self.path.display()))?;
+        let same = (metadata.len(), mtime_ns(&metadata)) == (self.len, self.mtime_ns) && more == 0;
+        if same { Ok(()) } else { Err(self.changed()) }
     }
 
     fn changed(&self) -> Error {
@@ -105,7 +108,7 @@ impl FileSink {
     /// Creates a file of `len` bytes, all of them a hole at first.
     pub fn create(path: &Path, len: u64) -> Result<FileSink> {
         let cannot = || format!("cannot create {}", path.display());
-        let file = File::options().write(true).create_new(true).open(path).context(cannot)?;
+        let file = File::options().write(true).create_new(true).mode(0o600).open(path).context(cannot)?;
         file.set_len(len).context(cannot)?;
         Ok(FileSink { file, path: path.to_owned() })
     }

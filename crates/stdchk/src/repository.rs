@@ -58,7 +58,18 @@ impl Repository {
         let root = directory_of(url)?;
         let repository = Repository::at(&root)?;
         match repository.check_record()? {
-            true => Ok(repository),
+            true => {
+                repository.dir.complete();
+                Ok(repository)
+            }
+            false if std::fs::read_dir(root.join("log")).is_ok_and(|mut log| log.next().is_some()) => {
+                let text = format!(
+                    "{} is missing, although {} holds a repository; the next save makes it again",
+                    root.join(RECORD).display(),
+                    root.display()
+                );
+                Err(Error::corrupt(text))
+            }
             false => {
                 let text = format!("there is no repository at {}; the first save makes one", root.display());
                 Err(Error::new(Kind::NotFound, text))
@@ -74,6 +85,7 @@ impl Repository {
         if root.join(RECORD).exists() {
             let repository = Repository::at(&root)?;
             repository.prepare()?;
+            repository.dir.complete();
             return Ok(repository);
         }
         let known = std::path::absolute(&root).context(cannot)?;
@@ -170,6 +182,17 @@ impl Repository {
         Owner { boot: self.boot, ..host::owner(lasting) }
     }
 
+    /// Refuses a path inside the repository: nothing is restored into it, or saved from it.
+    pub(crate) fn check_outside(&self, path: &Path) -> Result<()> {
+        let Ok(inside) = self.place.canonicalize() else { return Ok(()) };
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let known = path.ancestors().find_map(|above| above.canonicalize().ok());
+        if known.is_some_and(|known| known.starts_with(&inside)) {
+            return Err(Error::invalid(format!("{} lies in the repository itself", path.display())));
+        }
+        Ok(())
+    }
+
     /// Where it is.
     pub fn place(&self) -> &Path {
         &self.place
@@ -258,7 +281,7 @@ fn new_record() -> Result<Vec<u8>> {
 
 /// Refuses to make a repository among other people's files. One that was being made is gone on with.
 fn check_is_ours(root: &Path) -> Result<()> {
-    let ours = ["packs", "log", "snapshots", "index", "beats", "tmp", "lost+found", RECORD];
+    let ours = ["packs", "log", "snapshots", "index", "beats", "tmp", "lost+found", "mark", RECORD];
     let entries = std::fs::read_dir(root).context(|| format!("cannot list {}", root.display()))?;
     for entry in entries {
         let name = entry.context(|| format!("cannot list {}", root.display()))?.file_name();

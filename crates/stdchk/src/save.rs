@@ -48,6 +48,8 @@ pub struct SaveOptions {
     pub note: String,
     /// The rank of this part.
     pub rank: u32,
+    /// Whether a part that is added takes the place of earlier ones of its rank, as when a rank tries again.
+    pub replace: bool,
 }
 
 impl Default for SaveOptions {
@@ -58,6 +60,7 @@ impl Default for SaveOptions {
             parent: ParentChoice::Newest,
             note: String::new(),
             rank: 0,
+            replace: false,
         }
     }
 }
@@ -163,6 +166,7 @@ impl Repository {
         let views = views.collect::<Result<Vec<_>>>()?;
         check_members(&vault, &views)?;
         let durability = open.parts.iter().map(|part| part.durability).min().unwrap_or(Durability::Local);
+        let boot = self.boot_of(&open.parts);
         let manifest = Manifest {
             app: app.clone(),
             step: *step,
@@ -183,6 +187,7 @@ impl Repository {
             bytes: views.iter().map(|view| view.part.bytes).sum(),
             tally: tally.into(),
             written,
+            boot,
             ..self.new_entry(app, *step, &manifest, at, durability)
         };
         let packs: Vec<PackName> =
@@ -199,6 +204,39 @@ impl Repository {
         })?;
         let _ = self.catalog.forget_beats(&[session]);
         saved(&committed, &entry)
+    }
+
+    /// The boot in which staged parts can be relied upon: the one that all of them were added in, or none.
+    fn boot_of(&self, parts: &[PartEntry]) -> [u8; 16] {
+        let mut staged =
+            parts.iter().filter(|part| part.durability < Durability::Local).map(|part| part.boot);
+        let first = staged.next().unwrap_or(self.boot);
+        if staged.all(|boot| boot == first) { first } else { [0; 16] }
+    }
+
+    /// Refuses a part of a rank that has added one of its members before.
+    fn check_not_added(&self, session: SessionId, head: &Locator) -> Result<()> {
+        let state = self.catalog.state()?;
+        let vault = Vault::new(self.store.clone(), state.clone(), 1 << 20);
+        let view = PartView::open(&vault, head)?;
+        let parts = &state.session(session)?.parts;
+        let earlier: Vec<_> = parts.iter().filter(|part| part.rank == view.part.rank).collect();
+        if earlier.is_empty() {
+            return Ok(());
+        }
+        let ours: std::collections::HashSet<String> =
+            view.members(&vault)?.into_iter().map(|member| member.path).collect();
+        for part in earlier {
+            let theirs = PartView::open(&vault, &part.head)?.members(&vault)?;
+            if let Some(twice) = theirs.iter().find(|member| ours.contains(&member.path)) {
+                let text = format!(
+                    "rank {} has added {:?} to session {session} already; --replace puts this part in its place",
+                    part.rank, twice.path
+                );
+                return Err(Error::new(Kind::Exists, text));
+            }
+        }
+        Ok(())
     }
 
     /// Gives a session up; its packs are removed by the next garbage collection.
@@ -475,10 +513,15 @@ impl Add<'_> {
             repository.raise(parent.as_ref(), &finished)?;
         }
         let FinishedPart { head, listed, .. } = finished;
-        let entry = PartEntry { head, rank: options.rank, durability: options.durability };
-        repository
-            .catalog
-            .append(options.engine.durable, &mut |_| Ok(vec![Op::AddPart(session, entry.clone())]))?;
+        let entry =
+            PartEntry { head, rank: options.rank, durability: options.durability, boot: repository.boot };
+        let replaces = options.replace;
+        if !replaces {
+            repository.check_not_added(session, &entry.head)?;
+        }
+        repository.catalog.append(options.engine.durable, &mut |_| {
+            Ok(vec![Op::AddPart(session, entry.clone(), replaces)])
+        })?;
         repository.catalog.beat(session)?;
         repository.list_in_index(listed, options.durability);
         Ok(entry)
@@ -491,6 +534,7 @@ fn add_paths(
     paths: &[PathBuf],
     progress: &dyn Fn(u64),
 ) -> Result<()> {
+    paths.iter().try_for_each(|path| repository.check_outside(path))?;
     for found in find(paths, Some(repository.place()))? {
         match found.sort {
             Sort::Dir => part.add_plain(&found.name, Body::Dir, found.mode, found.mtime_ns)?,

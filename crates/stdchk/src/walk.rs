@@ -8,7 +8,7 @@ use stdchk_object::error::Context;
 use stdchk_object::member::check_path;
 use stdchk_object::{Error, Result};
 
-use crate::files::mtime_ns;
+use crate::files::{STAGING_PREFIX, mtime_ns};
 
 /// Something to save.
 #[derive(Clone, Debug)]
@@ -114,6 +114,10 @@ fn walk(
         let own = text(Path::new(&entry.file_name())).map_err(|error| error.within(cannot()))?;
         let child = name.map_or_else(|| own.clone(), |name| format!("{name}/{own}"));
         let metadata = fs::symlink_metadata(&path).context(|| format!("cannot read {}", path.display()))?;
+        if own.starts_with(STAGING_PREFIX) {
+            tracing::warn!("{} was left by a restore that was stopped, and is not saved", path.display());
+            continue;
+        }
         if metadata.is_dir() {
             walk(&path, Some(&child), &metadata, skip, found)?;
         } else {

@@ -40,6 +40,13 @@ impl DirStore {
         DirStore { fs, place, tag, counter: AtomicU64::new(0) }
     }
 
+    /// Makes folders that are missing: copies and object stores drop empty ones. Who may not, goes on without.
+    pub fn complete(&self) {
+        for folder in FOLDERS {
+            let _ = self.fs.make_dir(folder);
+        }
+    }
+
     /// Makes the folders of a repository, durably. Doing it again does nothing.
     pub fn prepare(&self) -> Result<()> {
         for folder in FOLDERS {
@@ -214,6 +221,11 @@ impl Store for DirStore {
     }
 }
 
+/// A folder that is missing is a broken repository, not an object that is not there.
+fn no_folder(error: Error) -> Error {
+    if error.kind() == Kind::NotFound { error.with_kind(Kind::Io) } else { error }
+}
+
 impl Objects for DirStore {
     fn create(&self, name: &str, bytes: &[u8], durable: bool) -> Result<bool> {
         let linked = self.through_temporary(&[bytes], true, |temporary| self.fs.link(temporary, name));
@@ -223,7 +235,7 @@ impl Objects for DirStore {
                 // The answer to a link that succeeded may have been lost, and the link tried again: read back.
                 self.get(name)?.as_deref() == Some(bytes)
             }
-            Err(error) => return Err(Error::io(self.failed("cannot create", name), error)),
+            Err(error) => return Err(no_folder(Error::io(self.failed("cannot create", name), error))),
         };
         if created && durable {
             self.sync_folder(folder_of(name))?;
@@ -233,7 +245,8 @@ impl Objects for DirStore {
 
     fn replace(&self, name: &str, bytes: &[u8], durable: bool) -> Result<()> {
         self.through_temporary(&[bytes], durable, |temporary| self.fs.rename(temporary, name))
-            .context(|| self.failed("cannot write", name))?;
+            .context(|| self.failed("cannot write", name))
+            .map_err(no_folder)?;
         if durable { self.sync_folder(folder_of(name)) } else { Ok(()) }
     }
 
@@ -254,7 +267,8 @@ impl Objects for DirStore {
     }
 
     fn names(&self, folder: &str) -> Result<Vec<String>> {
-        let entries = self.fs.list(folder).context(|| self.failed("cannot list", folder))?;
+        let entries =
+            self.fs.list(folder).context(|| self.failed("cannot list", folder)).map_err(no_folder)?;
         Ok(entries.into_iter().map(|entry| entry.name).collect())
     }
 
@@ -263,12 +277,14 @@ impl Objects for DirStore {
     }
 
     fn sync_folder(&self, folder: &str) -> Result<()> {
-        self.fs.sync_dir(folder).context(|| self.failed("cannot sync", folder))
+        self.fs.sync_dir(folder).context(|| self.failed("cannot sync", folder)).map_err(no_folder)
     }
 
     fn ages(&self, folder: &str) -> Result<Vec<(String, Duration)>> {
-        let now = self.fs.now().context(|| self.failed("cannot ask the time of", folder))?;
-        let entries = self.fs.list(folder).context(|| self.failed("cannot list", folder))?;
+        let now =
+            self.fs.now().context(|| self.failed("cannot ask the time of", folder)).map_err(no_folder)?;
+        let entries =
+            self.fs.list(folder).context(|| self.failed("cannot list", folder)).map_err(no_folder)?;
         Ok(entries.into_iter().map(|e| (e.name, now.saturating_sub(e.modified))).collect())
     }
 }

@@ -11,7 +11,7 @@ use stdchk_codec::Press;
 use stdchk_engine::{Index, OpenPack, Vault};
 use stdchk_object::hash::Domain;
 use stdchk_object::pack::{ChunkKind, Codec, Run, header};
-use stdchk_object::{Hash, PackName, Result};
+use stdchk_object::{Hash, Kind, PackName, Result};
 
 use crate::Ground;
 use crate::health::DamageMap;
@@ -105,7 +105,9 @@ fn mend(
     let Ok(open) = vault.open_named(name) else { return Ok(false) };
     let length = open.pack.length as usize;
     let mut bytes = vec![0; length];
-    ground.store.read(name, 0, &mut bytes)?;
+    if !read_what_can_be(ground, &open, &mut bytes)? {
+        return Ok(false);
+    }
     bytes[..header(name).len()].copy_from_slice(&header(name));
     let mut damaged: Vec<u32> = damaged_chunks(&open, ranges).collect();
     damaged.dedup();
@@ -123,6 +125,26 @@ fn mend(
     }
     ground.store.replace(name, &[&bytes])?;
     Ok(true)
+}
+
+/// Reads a pack run by run; runs that the medium cannot read any more stay zero, and are made again like others that
+/// are damaged. Says whether at least its end could be read.
+fn read_what_can_be(ground: &Ground, open: &OpenPack, bytes: &mut [u8]) -> Result<bool> {
+    let name = open.pack.name;
+    let mut end = header(name).len();
+    for run in open.footer.runs() {
+        let start = run.offset as usize;
+        end = start + run.stored_len as usize;
+        match ground.store.read(name, run.offset, &mut bytes[start..end]) {
+            Err(error) if error.kind() != Kind::Corrupt => return Err(error),
+            _ => {}
+        }
+    }
+    match ground.store.read(name, end as u64, &mut bytes[end..]) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == Kind::Corrupt => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The stored bytes of a run, made from chunks that are whole here or elsewhere.

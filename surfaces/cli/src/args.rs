@@ -23,7 +23,7 @@ pub struct Cli {
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// About how much memory to use, at least 64MiB.
-    #[arg(long, global = true, default_value = "256MiB", value_parser = parse::bytes, value_name = "SIZE")]
+    #[arg(long, global = true, default_value = "256MiB", value_parser = parse::memory, value_name = "SIZE")]
     pub memory: u64,
     /// Threads that hash, compress and verify; by default one for each processor.
     #[arg(long, global = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -139,7 +139,7 @@ pub enum Verb {
         #[arg(long)]
         step: u64,
         /// How many parts there will be; the commit fails if it has not as many.
-        #[arg(long)]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
         parts: Option<u32>,
         /// How long the session may be silent before it is given up.
         #[arg(long, default_value = "24h", value_parser = parse::duration, value_name = "TIME")]
@@ -155,6 +155,9 @@ pub enum Verb {
         /// The rank of this part.
         #[arg(long, default_value_t = 0)]
         rank: u32,
+        /// Put this part in the place of earlier ones of its rank, as when a rank tries again.
+        #[arg(long)]
+        replace: bool,
         /// The member's name for standard input.
         #[arg(long, default_value = "stdin", value_name = "PATH")]
         stdin_name: String,
@@ -247,7 +250,7 @@ pub struct PolicyArgs {
     /// The application.
     pub app: String,
     /// Keep this many of the newest.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub keep_last: Option<u32>,
     /// Keep those whose step is a multiple of this.
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]

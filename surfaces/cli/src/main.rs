@@ -12,16 +12,30 @@ use args::Cli;
 use output::Out;
 
 fn main() -> std::process::ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
     start_log(&cli);
     let out = Out::new(&cli);
-    match commands::run(&cli, &out) {
+    match commands::run(&cli, &out).and_then(|code| out.failure().map_or(Ok(code), Err)) {
         Ok(code) => std::process::ExitCode::from(code),
         Err(error) => {
             out.error(&error);
             std::process::ExitCode::from(output::exit_code(error.kind()))
         }
     }
+}
+
+/// Help, the version, or what is wrong with the flags; as JSON, too, where that was asked for.
+fn refuse(error: &clap::Error) -> std::process::ExitCode {
+    let _ = error.print();
+    if error.use_stderr() && std::env::args_os().any(|arg| arg == "--json") {
+        let message = error.to_string();
+        let first = message.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        println!("{}", serde_json::json!({ "error": { "kind": "invalid", "message": first } }));
+    }
+    std::process::ExitCode::from(error.exit_code() as u8)
 }
 
 fn start_log(cli: &Cli) {

@@ -1,5 +1,6 @@
 //! What is printed: data to stdout, words to stderr, and progress where a terminal is attached.
 
+use std::cell::RefCell;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, SystemTime};
 
@@ -31,12 +32,13 @@ pub struct Out {
     /// Whether data is JSON.
     pub json: bool,
     quiet: bool,
+    failed: RefCell<Option<std::io::Error>>,
 }
 
 impl Out {
     /// As the flags say.
     pub fn new(cli: &Cli) -> Out {
-        Out { json: cli.json, quiet: cli.quiet }
+        Out { json: cli.json, quiet: cli.quiet, failed: RefCell::new(None) }
     }
 
     /// A line of data.
@@ -55,15 +57,19 @@ impl Out {
     }
 
     fn write(&self, text: &str) {
-        match writeln!(std::io::stdout(), "{text}") {
-            Ok(()) => {}
-            // Whoever closed the pipe has read enough.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
-            Err(error) => {
-                eprintln!("stdchk: cannot write to standard output: {error}");
-                std::process::exit(i32::from(exit_code(Kind::Io)));
-            }
+        // After a failure there is nobody to write for; what is being done is still ended in order.
+        if self.failed.borrow().is_none()
+            && let Err(error) = writeln!(std::io::stdout(), "{text}")
+        {
+            *self.failed.borrow_mut() = Some(error);
         }
+    }
+
+    /// The failure to print, if there was one. Whoever closed the pipe has read enough: that is none.
+    pub fn failure(&self) -> Option<Error> {
+        let error = self.failed.borrow_mut().take()?;
+        let closed = error.kind() == std::io::ErrorKind::BrokenPipe;
+        (!closed).then(|| Error::io("cannot write to standard output", error).with_kind(Kind::Io))
     }
 
     /// Something that people may want to know.

@@ -31,6 +31,14 @@ pub fn bytes(text: &str) -> Result<u64> {
     if value.is_finite() && value < 9e18 { Ok(value as u64) } else { Err(bad()) }
 }
 
+/// A memory budget: a size of at least 64 MiB.
+pub fn memory(text: &str) -> Result<u64> {
+    match bytes(text)? {
+        size if size >= 64 << 20 => Ok(size),
+        _ => Err(Error::invalid(format!("{text:?} is too small a budget: 64MiB is the least"))),
+    }
+}
+
 /// A time: `90`, `90s`, `15min`, `24h`, `7d`.
 pub fn duration(text: &str) -> Result<Duration> {
     let bad = || Error::invalid(format!("{text:?} is no time: write for example 90s, 15min, 24h or 7d"));
@@ -43,7 +51,7 @@ pub fn duration(text: &str) -> Result<Duration> {
         "w" => 7.0 * 86400.0,
         _ => return Err(bad()),
     };
-    Duration::try_from_secs_f64(number * factor).map_err(|_| bad())
+    Duration::try_from_secs_f64(number * factor).ok().filter(|time| time.as_secs() > 0).ok_or_else(bad)
 }
 
 /// A chunking: `auto`, `page`, `page:64KiB`, `cdc`, `cdc:16KiB`.

@@ -335,3 +335,118 @@ fn a_restore_does_not_follow_links_out_of_its_target() {
     assert!(checkpoint.restore_to(&blocked, true, &|_| {}).is_err());
     assert_eq!(std::fs::read(blocked.join("input/d/keep")).expect("a file"), b"old");
 }
+
+/// A part that a machine only staged is not made trustworthy by another machine's commit.
+#[test]
+fn staged_parts_keep_the_boot_that_added_them() {
+    let (fs, mut adder) = repository();
+    adder.set_boot([5; 16]);
+    let image = Random::new(12).bytes(200 << 10);
+    let session = adder.begin(&app(), 1, None, SCRIPT_LEASE).expect("begin");
+    let staged = SaveOptions { durability: Durability::Staged, ..options() };
+    let mut part = adder.add(session, staged).expect("add");
+    part.add_stream("state", &mut &image[..], &|_| {}).expect("stream");
+    part.finish().expect("finish");
+    fs.power_cut(&mut Random::new(2));
+
+    let mut committer = open(&fs);
+    committer.set_boot([6; 16]);
+    match committer.commit(session, "") {
+        // The power cut took the session, the part from the log, or its head.
+        Err(error) => {
+            assert!(matches!(error.kind(), Kind::Fenced | Kind::Corrupt | Kind::Invalid), "{error}")
+        }
+        Ok(saved) => assert_eq!(saved.entry.boot, [5; 16]),
+    }
+    save(&committer, 2, &image, options());
+    assert!(read(&committer, 2).is_ok_and(|bytes| bytes == image));
+
+    // Parts that several machines staged can be relied upon by none.
+    let session = committer.begin(&app(), 3, None, SCRIPT_LEASE).expect("begin");
+    for (rank, boot) in [[6; 16], [7; 16]].into_iter().enumerate() {
+        committer.set_boot(boot);
+        let options = SaveOptions { rank: rank as u32, durability: Durability::Staged, ..options() };
+        let mut part = committer.add(session, options).expect("add");
+        part.add_stream("state", &mut &image[..], &|_| {}).expect("stream");
+        part.finish().expect("finish");
+    }
+    assert_eq!(committer.commit(session, "").expect("commit").entry.boot, [0; 16]);
+}
+
+#[test]
+fn a_rank_that_tries_again_replaces_its_part() {
+    let (_, repository) = repository();
+    let session = repository.begin(&app(), 1, Some(1), SCRIPT_LEASE).expect("begin");
+    let add = |replace: bool, bytes: &[u8]| {
+        let mut part = repository.add(session, SaveOptions { replace, ..options() }).expect("add");
+        part.add_stream("state", &mut { bytes }, &|_| {}).expect("stream");
+        part.finish()
+    };
+    add(false, b"first").expect("the first");
+    assert_eq!(add(false, b"again").expect_err("not by accident").kind(), Kind::Exists);
+    add(true, b"second").expect("replaced");
+    repository.commit(session, "").expect("commit");
+    assert_eq!(read(&repository, 1).expect("read"), b"second");
+}
+
+/// Copies and object stores drop empty folders; scripts must not be told that there is no checkpoint.
+#[test]
+fn missing_folders_and_a_missing_record_do_not_hide_checkpoints() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let place = dir.path().join("store");
+    let text = place.to_str().expect("text");
+    let repository = Repository::open_or_create(text).expect("create");
+    save(&repository, 1, b"state", options());
+    for folder in ["beats", "tmp", "index", "snapshots"] {
+        std::fs::remove_dir_all(place.join(folder)).expect("removed");
+        let repository = Repository::open(text).expect("open");
+        assert_eq!(read(&repository, 1).expect("read"), b"state", "without {folder}");
+        stdchk::collect(&repository.ground(), true).expect("gc");
+    }
+    std::fs::remove_file(place.join("stdchk")).expect("removed");
+    assert_eq!(Repository::open(text).err().expect("broken").kind(), Kind::Corrupt);
+    let repository = Repository::open_or_create(text).expect("made again");
+    assert_eq!(read(&repository, 1).expect("read"), b"state");
+}
+
+#[test]
+fn a_stopped_restore_is_cleaned_up_by_the_next_and_never_saved() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a folder");
+    let (_, repository) = repository();
+    save(&repository, 1, b"state", options());
+    let reading = repository.read().expect("read");
+    let entry = reading.state.checkpoints().next().expect("there").clone();
+    let checkpoint = repository.checkpoint(&reading, &entry).expect("open");
+    let target = dir.path().join("target");
+    let stale = target.join(".stdchk-restore-0123456789abcdef");
+    std::fs::create_dir_all(&stale).expect("a folder");
+    std::fs::write(stale.join("0"), b"half").expect("a file");
+
+    let mut other = repository.save(&app(), 2, options()).expect("save");
+    std::fs::write(target.join("f"), b"x").expect("a file");
+    other.add_paths(std::slice::from_ref(&target), &|_| {}).expect("add");
+    assert_eq!(other.commit().expect("commit").entry.member_count, 2, "the folder and one file");
+
+    checkpoint.restore_to(&target, true, &|_| {}).expect("restore");
+    assert!(!stale.exists());
+    let mode = std::fs::metadata(target.join("state")).expect("restored").permissions().mode();
+    assert_eq!(mode & 0o077, 0, "what came through a pipe is nobody else's to read");
+}
+
+#[test]
+fn the_repository_is_not_restored_into_or_saved() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let place = dir.path().join("store");
+    let repository = Repository::open_or_create(place.to_str().expect("text")).expect("create");
+    save(&repository, 1, b"state", options());
+    let reading = repository.read().expect("read");
+    let entry = reading.state.checkpoints().next().expect("there").clone();
+    let checkpoint = repository.checkpoint(&reading, &entry).expect("open");
+    for inside in ["", "packs", "new/deep"] {
+        let error = checkpoint.restore_to(&place.join(inside), true, &|_| {}).expect_err("inside");
+        assert_eq!(error.kind(), Kind::Invalid);
+    }
+    let mut other = repository.save(&app(), 2, options()).expect("save");
+    assert_eq!(other.add_paths(&[place.join("packs")], &|_| {}).expect_err("inside").kind(), Kind::Invalid);
+}

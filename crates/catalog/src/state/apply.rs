@@ -14,7 +14,7 @@ impl State {
             Op::Open(entry) if self.sessions.contains_key(&entry.id) => {
                 Err(Error::new(Kind::Conflict, format!("session {} is open already", entry.id)))
             }
-            Op::AddPart(session, _) => self.check_writer(*session).map(drop),
+            Op::AddPart(session, ..) => self.check_writer(*session).map(drop),
             Op::Commit(session, checkpoint, revived) => self.check_commit(*session, checkpoint, revived),
             Op::End(session) | Op::Fence(session) | Op::Forward(session, _) => {
                 self.session(*session).map(drop)
@@ -119,8 +119,9 @@ impl State {
                 let session = OpenSession { entry: entry.clone(), opened_at: self.number, parts: Vec::new() };
                 self.sessions.insert(entry.id, session);
             }
-            Op::AddPart(session, part) => {
+            Op::AddPart(session, part, replaces) => {
                 if let Some(session) = self.sessions.get_mut(session) {
+                    session.parts.retain(|earlier| !replaces || earlier.rank != part.rank);
                     session.parts.push(part.clone());
                 }
             }

@@ -38,8 +38,8 @@ pub fn run(cli: &Cli, out: &Out) -> Result<u8> {
             transfer::import(cli, out, input, app.as_deref(), *step, engine)
         }
         Verb::Begin { app, step, parts, lease } => sessions::begin(cli, out, app, *step, *parts, *lease),
-        Verb::Add { session, paths, rank, stdin_name, engine } => {
-            sessions::add(cli, out, session, paths, *rank, stdin_name, engine)
+        Verb::Add { session, paths, rank, replace, stdin_name, engine } => {
+            sessions::add(cli, out, session, paths, (*rank, *replace), stdin_name, engine)
         }
         Verb::Commit { session, note } => sessions::commit(&open(cli)?, out, session, note),
         Verb::Abort { session } => sessions::abort(&open(cli)?, out, session),

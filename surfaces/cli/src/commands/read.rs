@@ -94,7 +94,7 @@ pub fn cat(repository: &Repository, out: &Out, member: &str, rank: Option<u32>) 
     }
 }
 
-fn is_broken_pipe(error: &Error) -> bool {
+pub fn is_broken_pipe(error: &Error) -> bool {
     let mut source: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = source {
         let io = error.downcast_ref::<std::io::Error>();

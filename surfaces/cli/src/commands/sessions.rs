@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use stdchk::{AppName, Repository, Result, SessionId, SessionKind};
+use stdchk::{AppName, Repository, Result, SaveOptions, SessionId, SessionKind};
 
 use super::save::{is_stdin, options, report};
 use super::{open, open_or_create};
@@ -14,11 +14,17 @@ use crate::output::{Out, table};
 
 pub fn begin(cli: &Cli, out: &Out, app: &str, step: u64, parts: Option<u32>, lease: Duration) -> Result<u8> {
     let app = AppName::new(app)?;
-    let session = open_or_create(cli)?.begin(&app, step, parts, lease)?;
+    let repository = open_or_create(cli)?;
+    let session = repository.begin(&app, step, parts, lease)?;
     out.either(
         || json!({ "session": session.to_string(), "app": app.as_str(), "step": step }),
         || session.to_string(),
     );
+    if let Some(error) = out.failure() {
+        // A session that nobody knows of would only be in the way.
+        repository.abort(session)?;
+        return Err(error);
+    }
     Ok(0)
 }
 
@@ -27,7 +33,7 @@ pub fn add(
     out: &Out,
     session: &str,
     paths: &[PathBuf],
-    rank: u32,
+    (rank, replace): (u32, bool),
     stdin_name: &str,
     engine: &EngineArgs,
 ) -> Result<u8> {
@@ -35,7 +41,7 @@ pub fn add(
     let stdin = is_stdin(paths)?;
     let repository = open(cli)?;
     let bar = out.progress("adding", if stdin { 0 } else { stdchk::total_bytes(paths) });
-    let mut part = repository.add(session, options(cli, engine, "", rank)?)?;
+    let mut part = repository.add(session, SaveOptions { replace, ..options(cli, engine, "", rank)? })?;
     let added = if stdin {
         part.add_stream(stdin_name, &mut std::io::stdin().lock(), &|n| bar.inc(n))
     } else {

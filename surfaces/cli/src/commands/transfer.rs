@@ -7,6 +7,7 @@ use std::path::Path;
 use stdchk::{AppName, Error, Import, Kind, Look, Repository, Result, Spec};
 
 use super::open_or_create;
+use super::read::is_broken_pipe;
 use super::save::{options, report};
 use crate::args::{Cli, EngineArgs};
 use crate::output::{Out, size};
@@ -20,8 +21,15 @@ pub fn export(repository: &Repository, out: &Out, checkpoint: &str, output: &Pat
     let checkpoint = repository.checkpoint(&reading, &entry)?;
     let bar = out.progress("exporting", entry.bytes);
     if output == Path::new("-") {
-        checkpoint.export(&mut BufWriter::new(std::io::stdout().lock()), &|n| bar.inc(n))?;
-        return Ok(0);
+        let mut stdout = BufWriter::new(std::io::stdout().lock());
+        return match checkpoint.export(&mut stdout, &|n| bar.inc(n)) {
+            Err(error) if is_broken_pipe(&error) => {
+                // What is still in the buffer has nowhere to go either.
+                drop(stdout.into_parts());
+                Ok(0)
+            }
+            done => done.map(|()| 0),
+        };
     }
     let cannot = |error| Error::io(format!("cannot write {}", output.display()), error);
     let file = File::create_new(output).map_err(cannot)?;
