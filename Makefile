@@ -27,6 +27,8 @@ test:
 	cargo fmt --all --check
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	cargo xtask layers
+	@if command -v cargo-deny >/dev/null; then cargo deny check licenses bans sources; \
+	else echo "cargo-deny is not installed: licences and sources of libraries are not checked"; fi
 	cargo test $(CARGO_FLAGS) --workspace
 
 test-long:

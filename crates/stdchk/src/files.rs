@@ -98,6 +98,10 @@ impl Source for FileSource {
     }
 }
 
+/// Bytes written at once. Larger writes make the kernel look for large contiguous pieces of memory for its cache, which
+/// on a busy or virtual machine are slow to get.
+const WRITE_BYTES: usize = 128 << 10;
+
 /// A file that is being restored.
 pub struct FileSink {
     file: File,
@@ -116,7 +120,12 @@ impl FileSink {
 
 impl Sink for FileSink {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.file.write_all_at(bytes, offset).context(|| format!("cannot write {}", self.path.display()))
+        let mut at = offset;
+        for piece in bytes.chunks(WRITE_BYTES) {
+            self.file.write_all_at(piece, at).context(|| format!("cannot write {}", self.path.display()))?;
+            at += piece.len() as u64;
+        }
+        Ok(())
     }
 }
 
