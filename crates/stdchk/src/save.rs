@@ -38,7 +38,7 @@ pub enum ParentChoice {
 /// How to save.
 #[derive(Clone, Debug)]
 pub struct SaveOptions {
-    /// Chunking, codec, memory, threads.
+    /// Chunking, codec, memory.
     pub engine: Options,
     /// What the commit survives.
     pub durability: Durability,
