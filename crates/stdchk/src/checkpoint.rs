@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use stdchk_catalog::{CheckpointEntry, Op, State};
 use stdchk_engine::session::random_u64;
-use stdchk_engine::{DiffRange, Roots, Sink, View, diff_blobs, restore_blob};
+use stdchk_engine::{DiffRange, Reader, Roots, Sink, View, diff_blobs};
 use stdchk_object::error::Context;
 use stdchk_object::manifest::Manifest;
 use stdchk_object::member::{Body, Content, Member};
@@ -123,7 +123,10 @@ impl Repository {
             members.sort_by(|a, b| (a.rank, &a.member.path).cmp(&(b.rank, &b.member.path)));
             Ok((view.manifest, members))
         });
-        let (manifest, members) = opened.context(|| format!("checkpoint {} cannot be read", entry.id()))?;
+        let (manifest, members) = opened.map_err(|error| {
+            self.record_damage(reading);
+            error.within(format!("checkpoint {} cannot be read", entry.id()))
+        })?;
         Ok(Checkpoint { repository: self, reading, entry: entry.clone(), manifest, members })
     }
 
@@ -152,11 +155,6 @@ impl Repository {
 }
 
 impl Checkpoint<'_> {
-    /// Whether it has members of several ranks.
-    pub fn is_ranked(&self) -> bool {
-        self.members.windows(2).any(|pair| pair[0].rank != pair[1].rank)
-    }
-
     /// The member of that path; with several ranks, `rank` says whose.
     pub fn member(&self, path: &str, rank: Option<u32>) -> Result<&RankedMember> {
         let mut found =
@@ -187,10 +185,14 @@ impl Checkpoint<'_> {
         sink: &Arc<dyn Sink>,
         progress: &dyn Fn(u64),
     ) -> Result<()> {
-        let content = self.content(member)?;
+        self.with_reader(member, |reader| reader.restore(sink, progress))
+    }
+
+    /// Reads a member; what is found damaged is recorded.
+    fn with_reader(&self, member: &RankedMember, read: impl FnOnce(Reader) -> Result<()>) -> Result<()> {
+        let blob = &self.content(member)?.blob;
         let (vault, workers) = (&self.reading.vault, &self.repository.workers);
-        let done = restore_blob(vault, &member.roots, &content.blob, workers, sink, progress);
-        done.map_err(|error| {
+        read(Reader { vault, roots: &member.roots, blob, workers }).map_err(|error| {
             self.repository.record_damage(self.reading);
             error.within(format!("{:?} of checkpoint {} cannot be read", member.member.path, self.entry.id()))
         })
@@ -211,24 +213,17 @@ impl Checkpoint<'_> {
         member: &RankedMember,
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        let content = self.content(member)?;
-        let mut buffer = Vec::new();
-        let mut at = 0;
-        while at < content.blob.len {
-            buffer.resize((content.blob.len - at).min(4 << 20) as usize, 0);
-            let read = self.reading.vault.read_range(&member.roots, &content.blob, at, &mut buffer);
-            read.map_err(|error| {
-                self.repository.record_damage(self.reading);
-                error.within(format!(
-                    "{:?} of checkpoint {} cannot be read",
-                    member.member.path,
-                    self.entry.id()
-                ))
-            })?;
-            each(&buffer)?;
-            at += buffer.len() as u64;
-        }
-        Ok(())
+        // What the caller fails at says nothing about the member.
+        let mut failed = None;
+        let read = self.with_reader(member, |reader| {
+            reader.stream(&mut |bytes| {
+                each(bytes).map_err(|error| {
+                    failed = Some(error);
+                    Error::invalid("the caller wants no more")
+                })
+            })
+        });
+        failed.map_or(read, Err)
     }
 
     /// The codings of the runs in which a member's bytes are stored, most frequent first.

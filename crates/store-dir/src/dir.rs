@@ -183,9 +183,9 @@ impl Store for DirStore {
         self.fs.len(&path).context(|| self.failed("cannot find pack", &path))
     }
 
-    fn read(&self, name: PackName, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    fn read_into(&self, name: PackName, offset: u64, buffers: &mut [&mut [u8]]) -> Result<()> {
         let path = pack_path(name);
-        match self.fs.read_at(&path, offset, buffer) {
+        match self.fs.read_at(&path, offset, buffers) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(Error::corrupt(format!("{} is cut short", self.failed("pack", &path))))
             }

@@ -37,8 +37,9 @@ pub trait Fs: Send + Sync {
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
     /// At most `len` bytes of a file from `offset` on.
     fn read_range(&self, path: &str, offset: u64, len: usize) -> io::Result<Vec<u8>>;
-    /// Fills `buffer` from `offset` on; an end before that is [`io::ErrorKind::UnexpectedEof`].
-    fn read_at(&self, path: &str, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+    /// Fills `buffers`, one after the other, from `offset` on; an end before that is
+    /// [`io::ErrorKind::UnexpectedEof`].
+    fn read_at(&self, path: &str, offset: u64, buffers: &mut [&mut [u8]]) -> io::Result<()>;
     /// The length of a file.
     fn len(&self, path: &str) -> io::Result<u64>;
     /// The files in a directory.

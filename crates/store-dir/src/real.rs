@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, IoSlice, Write};
+use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -12,6 +12,9 @@ use crate::fs::{Entry, Fs};
 
 /// Files kept open for reading.
 const OPEN_MAX: usize = 64;
+
+/// Pieces that one system call takes.
+const SLICES_MAX: usize = 1024;
 
 /// Files below a directory.
 pub struct RealFs {
@@ -55,11 +58,30 @@ fn write_pieces(file: &mut File, pieces: &[&[u8]]) -> io::Result<()> {
     let mut rest = &mut slices[..];
     IoSlice::advance_slices(&mut rest, 0);
     while !rest.is_empty() {
-        match file.write_vectored(&rest[..rest.len().min(1024)]) {
+        match file.write_vectored(&rest[..rest.len().min(SLICES_MAX)]) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => IoSlice::advance_slices(&mut rest, written),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn read_pieces(file: &File, mut offset: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
+    let mut slices: Vec<IoSliceMut> = buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
+    let mut rest = &mut slices[..];
+    IoSliceMut::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        let some = rest.len().min(SLICES_MAX);
+        match rustix::io::preadv(file, &mut rest[..some], offset) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                IoSliceMut::advance_slices(&mut rest, read);
+                offset = offset.saturating_add(read as u64);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(())
@@ -127,8 +149,12 @@ impl Fs for RealFs {
         Ok(bytes)
     }
 
-    fn read_at(&self, path: &str, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.opened(path)?.read_exact_at(buffer, offset)
+    fn read_at(&self, path: &str, offset: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
+        let file = self.opened(path)?;
+        match buffers {
+            [buffer] => file.read_exact_at(buffer, offset),
+            _ => read_pieces(&file, offset, buffers),
+        }
     }
 
     fn len(&self, path: &str) -> io::Result<u64> {

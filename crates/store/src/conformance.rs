@@ -34,6 +34,15 @@ pub fn store(store: &dyn Store) {
     store.read(a, 11, &mut []).expect("an empty read at the end");
     assert_eq!(store.read(a, 7, &mut buffer).expect_err("past the end").kind(), Kind::Corrupt);
     assert_eq!(store.read(a, u64::MAX, &mut buffer).expect_err("far past the end").kind(), Kind::Corrupt);
+    let (mut one, mut two, mut three) = ([0; 1], [0; 4], [0; 6]);
+    store.read_into(a, 0, &mut [&mut one, &mut two, &mut [], &mut three]).expect("read into several");
+    assert_eq!((&one, &two, &three), (b"h", b"ello", b" world"));
+    let short = store.read_into(a, 1, &mut [&mut two, &mut three, &mut one]);
+    assert_eq!(short.expect_err("several past the end").kind(), Kind::Corrupt);
+    let mut many = vec![[0u8; 16]; 5000];
+    let mut slices: Vec<&mut [u8]> = many.iter_mut().map(|each| &mut each[..]).collect();
+    store.read_into(b, 0, &mut slices).expect("more buffers than a system call takes");
+    assert!(many.iter().all(|each| *each == [9; 16]));
     assert_eq!(store.length(b).expect("length"), 100_000);
     assert_eq!(listed(store), BTreeMap::from([(a, 11), (b, 100_000)]));
 

@@ -29,8 +29,13 @@ pub trait Store: Send + Sync {
     /// The length of a pack in bytes.
     fn length(&self, name: PackName) -> Result<u64>;
 
-    /// Fills `buffer` with the pack's bytes from `offset` on. A pack that ends before is corrupt.
-    fn read(&self, name: PackName, offset: u64, buffer: &mut [u8]) -> Result<()>;
+    /// Fills `buffers`, one after the other, with the pack's bytes from `offset` on. A pack that ends before is corrupt.
+    fn read_into(&self, name: PackName, offset: u64, buffers: &mut [&mut [u8]]) -> Result<()>;
+
+    /// Fills one buffer.
+    fn read(&self, name: PackName, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.read_into(name, offset, &mut [buffer])
+    }
 
     /// Calls `each` with every pack and its length. What comes and goes meanwhile may be missed.
     fn list(&self, each: &mut dyn FnMut(PackName, u64)) -> Result<()>;

@@ -62,15 +62,20 @@ impl Store for MemoryStore {
         self.inner().packs.get(&name).map(|bytes| bytes.len() as u64).ok_or_else(|| missing(name))
     }
 
-    fn read(&self, name: PackName, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    fn read_into(&self, name: PackName, offset: u64, buffers: &mut [&mut [u8]]) -> Result<()> {
         let inner = self.inner();
         let bytes = inner.packs.get(&name).ok_or_else(|| missing(name))?;
         let start = usize::try_from(offset).ok();
-        let range = start.and_then(|start| bytes.get(start..start.checked_add(buffer.len())?));
-        let Some(range) = range else {
-            return Err(Error::corrupt(format!("pack {name} ends before byte {offset}+{}", buffer.len())));
+        let len = buffers.iter().map(|buffer| buffer.len()).sum();
+        let range = start.and_then(|start| bytes.get(start..start.checked_add(len)?));
+        let Some(mut range) = range else {
+            return Err(Error::corrupt(format!("pack {name} ends before byte {offset}+{len}")));
         };
-        buffer.copy_from_slice(range);
+        for buffer in buffers {
+            let (head, tail) = range.split_at(buffer.len());
+            buffer.copy_from_slice(head);
+            range = tail;
+        }
         Ok(())
     }
 

@@ -355,13 +355,14 @@ impl Fs for SimFs {
         Ok(bytes[start..start.saturating_add(len).min(bytes.len())].to_vec())
     }
 
-    fn read_at(&self, path: &str, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let bytes = self.read_range(path, offset, buffer.len())?;
-        if bytes.len() < buffer.len() {
+    fn read_at(&self, path: &str, offset: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
+        let len = buffers.iter().map(|buffer| buffer.len()).sum();
+        let bytes = self.read_range(path, offset, len)?;
+        if bytes.len() < len {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        buffer.copy_from_slice(&bytes);
-        Ok(())
+        let mut rest = &bytes[..];
+        buffers.iter_mut().try_for_each(|buffer| io::Read::read_exact(&mut rest, buffer))
     }
 
     fn len(&self, path: &str) -> io::Result<u64> {

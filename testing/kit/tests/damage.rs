@@ -193,3 +193,53 @@ fn repair_mends_from_copies_that_a_later_save_brings() {
     assert!(repository.verify(&reading, None, &|_, _| {}).expect("verify").is_clean());
     assert!(reading.state.damaged().is_empty() || repository.state().expect("state").damaged().is_empty());
 }
+
+/// Pages of several versions lie scattered, and are read and checked many at once: what is wrong must still be known
+/// for just the chunks that it concerns.
+#[test]
+fn a_scattered_version_says_exactly_which_chunks_are_hurt() {
+    let fs = Arc::new(SimFs::new());
+    let mut random = Random::new(5);
+    let mut image = random.bytes(600 * 4096);
+    let mut versions = Vec::new();
+    for step in 0..4 {
+        let repository = open(&fs).expect("open");
+        let mut save = repository
+            .save(&AppName::new("melt").expect("name"), step, SaveOptions::default())
+            .expect("save");
+        save.add_bytes("state", &image).expect("add");
+        save.commit().expect("commit");
+        versions.push(image.clone());
+        generate::touch_pages(&mut image, 20, &mut random);
+    }
+    let packs: Vec<(String, Vec<u8>)> =
+        fs.files().into_iter().filter(|(path, _)| path.starts_with("packs/")).collect();
+    let mut hurt = 0;
+    for _ in 0..40 {
+        let (path, bytes) = &packs[random.below(packs.len() as u64) as usize];
+        let at = random.below(bytes.len() as u64) as usize;
+        let fs = Arc::new(fs.fork());
+        let mut torn = bytes.clone();
+        torn[at] ^= 0x10;
+        fs.overwrite(path, torn);
+        let repository = open(&fs).expect("open");
+        let reading = repository.read().expect("read");
+        let entry = reading.state.checkpoints().last().expect("the newest").clone();
+        let target = tempfile::tempdir().expect("a folder");
+        let restored = repository
+            .checkpoint(&reading, &entry)
+            .and_then(|checkpoint| checkpoint.restore_to(target.path(), false, &|_| {}));
+        match restored {
+            Ok(_) => assert!(std::fs::read(target.path().join("state")).expect("there") == versions[3]),
+            Err(error) => {
+                hurt += 1;
+                let state = repository.state().expect("state");
+                let damaged: Vec<_> = state.damaged().values().flatten().collect();
+                assert_eq!(damaged.len(), 1, "{error}: {damaged:?}");
+                let one_chunk = damaged[0].1 - damaged[0].0 == 1;
+                assert!(one_chunk || *damaged[0] == (0, u32::MAX), "{error}: {damaged:?}");
+            }
+        }
+    }
+    assert!(hurt > 5, "few of the flips were met");
+}

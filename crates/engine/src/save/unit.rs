@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use stdchk_object::hash::Domain;
 use stdchk_object::tree::{Blob, Piece};
 use stdchk_object::{Hash, PackRef, Result};
 
-use super::assembly::data_hash;
 use crate::buffers::Buffer;
 use crate::vault::{LeafAt, Roots, Vault};
 
@@ -77,7 +77,7 @@ fn parent_pages(vault: &Vault, parent: &ParentLeaf, page: usize, len: usize) -> 
             continue;
         };
         vault.spans(&parent.roots, extent, |span| {
-            let run = &span.open.footer.runs()[span.run];
+            let run = span.run();
             let name = span.open.pack.name;
             let slot = packs.iter().rposition(|pack| pack.name == name).unwrap_or_else(|| {
                 packs.push(span.open.pack);
@@ -119,6 +119,28 @@ struct Theirs {
     node: Option<(Hash, PackRef, u32)>,
 }
 
+/// Pages that are looked at and hashed together, while they are in the processor's cache.
+const GROUP_PAGES: usize = 16;
+
+/// The hash of each page; `None` for zeros.
+fn page_hashes(bytes: &[u8], page: usize) -> Vec<Option<Hash>> {
+    const PENDING: Hash = Hash([0; 32]);
+    let mut hashes = Vec::with_capacity(bytes.len().div_ceil(page));
+    let mut pieces = Vec::with_capacity(GROUP_PAGES);
+    for group in bytes.chunks(GROUP_PAGES * page) {
+        let first = hashes.len();
+        for bytes in group.chunks(page) {
+            let is_data = !is_zero(bytes);
+            hashes.push(is_data.then_some(PENDING));
+            pieces.extend(is_data.then_some(bytes));
+        }
+        let mut pending = hashes[first..].iter_mut().flatten();
+        let found = |hash| *pending.next().expect("one for each piece") = hash;
+        Domain::Data.hash_each(pieces.drain(..), found);
+    }
+    hashes
+}
+
 /// Looks at a stretch page by page.
 pub fn look(vault: &Vault, parent: Option<&ParentLeaf>, page: usize, buffer: Arc<Buffer>) -> Unit {
     let compared = parent.map(|parent| parent_pages(vault, parent, page, buffer.len()));
@@ -130,16 +152,11 @@ pub fn look(vault: &Vault, parent: Option<&ParentLeaf>, page: usize, buffer: Arc
         }
         None => Default::default(),
     };
-    let look_at = |(i, bytes): (usize, &[u8])| {
-        if is_zero(bytes) {
-            return Page::Zero;
-        }
-        let hash = data_hash(bytes);
-        match theirs.get(i) {
-            Some(&Some((pack, chunk, same))) if same == hash => Page::Same(pack, chunk),
-            _ => Page::Other(hash),
-        }
+    let look_at = |(i, hash): (usize, Option<Hash>)| match (hash, theirs.get(i)) {
+        (None, _) => Page::Zero,
+        (Some(hash), Some(&Some((pack, chunk, same)))) if same == hash => Page::Same(pack, chunk),
+        (Some(hash), _) => Page::Other(hash),
     };
-    let pages = buffer.chunks(page).enumerate().map(look_at).collect();
+    let pages = page_hashes(&buffer, page).into_iter().enumerate().map(look_at).collect();
     Unit { buffer, page, pages, packs, leaf: node }
 }

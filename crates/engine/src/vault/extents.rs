@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stdchk_object::pack::ChunkKind;
+use stdchk_object::pack::{ChunkKind, Run};
 use stdchk_object::tree::Extent;
 use stdchk_object::{Error, Result};
 
@@ -22,6 +22,26 @@ pub struct Span {
     pub skip: u32,
     /// Bytes that belong.
     pub len: u64,
+}
+
+impl Span {
+    /// The run.
+    pub fn run(&self) -> &Run {
+        &self.open.footer.runs()[self.run]
+    }
+
+    /// Bytes of its chunks.
+    fn chunk_bytes(&self) -> u64 {
+        let (run, last) = (self.run(), self.to - 1);
+        u64::from(run.chunk_start(last) + run.chunk_len(last) - run.chunk_start(self.from))
+    }
+
+    /// Where it lies in the pack, if that is stored as it is and wanted as a whole.
+    pub fn plain_offset(&self) -> Option<u64> {
+        let run = self.run();
+        let plain = run.coding.is_none() && self.chunk_bytes() == self.len;
+        plain.then(|| run.offset + u64::from(run.chunk_start(self.from)))
+    }
 }
 
 impl Vault {
@@ -57,23 +77,6 @@ impl Vault {
         Ok(())
     }
 
-    /// The bytes of an extent into `target`, which is exactly as long.
-    pub fn read_extent(
-        &self,
-        roots: &Roots,
-        extent: &Extent,
-        target: &mut [u8],
-        scratch: &mut Scratch,
-    ) -> Result<()> {
-        let mut rest = target;
-        self.spans(roots, extent, |span| {
-            let (head, tail) = std::mem::take(&mut rest).split_at_mut(span.len as usize);
-            self.read_span(&span, head, scratch)?;
-            rest = tail;
-            Ok(())
-        })
-    }
-
     /// The bytes of an extent from `offset` in it on, as many as `target` takes. Chunks before are passed over.
     pub fn read_part(
         &self,
@@ -99,8 +102,8 @@ impl Vault {
         })
     }
 
-    fn read_span(&self, span: &Span, target: &mut [u8], scratch: &mut Scratch) -> Result<()> {
-        let run = &span.open.footer.runs()[span.run];
+    pub(super) fn read_span(&self, span: &Span, target: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+        let run = span.run();
         let start = run.chunk_start(span.from) as usize;
         let skip = span.skip as usize;
         if !run.coding.is_none() {
@@ -108,8 +111,7 @@ impl Vault {
             target.copy_from_slice(&raw[start + skip..start + skip + target.len()]);
             return Ok(());
         }
-        let last = span.to - 1;
-        let whole = (run.chunk_start(last) + run.chunk_len(last)) as usize - start;
+        let whole = span.chunk_bytes() as usize;
         if whole == target.len() {
             return self.read_plain(&span.open, run, span.from, span.to, target);
         }

@@ -4,6 +4,7 @@
 //! What is found damaged is noted, so that the caller can record it.
 
 mod extents;
+mod gather;
 mod lru;
 mod runs;
 mod trees;

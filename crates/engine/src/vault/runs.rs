@@ -47,10 +47,11 @@ impl Vault {
     pub fn read_plain(&self, open: &OpenPack, run: &Run, from: u32, to: u32, bytes: &mut [u8]) -> Result<()> {
         let name = open.pack.name;
         let offset = run.offset + u64::from(run.chunk_start(from));
-        self.store
-            .read(name, offset, bytes)
-            .and_then(|()| check(open, run, from, to, bytes))
-            .map_err(|error| self.note(name, (from, to), error))
+        self.store.read(name, offset, bytes).map_err(|error| self.note(name, (from, to), error))?;
+        let bad = bad_chunks(open, run, from, to, bytes);
+        let notes = bad.into_iter().map(|chunk| self.note(name, (chunk, chunk + 1), damaged(open, chunk)));
+        // All are noted; the first is told.
+        notes.reduce(|first, _| first).map_or(Ok(()), Err)
     }
 
     /// A whole run, decompressed.
@@ -86,16 +87,32 @@ impl Vault {
 
 /// Checks chunks `from..to`, which lie one after the other in `bytes`, against their hashes.
 fn check(open: &OpenPack, run: &Run, from: u32, to: u32, bytes: &[u8]) -> Result<()> {
-    let domain = run.kind.domain();
-    let mut rest = bytes;
-    for chunk in from..to {
-        let (head, tail) = rest.split_at(run.chunk_len(chunk) as usize);
-        if open.footer.hash(chunk) != Some(&domain.hash(head)) {
-            return Err(Error::corrupt(format!("pack {}: chunk {chunk} is damaged", open.pack.name)));
-        }
-        rest = tail;
+    match bad_chunks(open, run, from, to, bytes).first() {
+        None => Ok(()),
+        Some(&chunk) => Err(damaged(open, chunk)),
     }
-    Ok(())
+}
+
+fn damaged(open: &OpenPack, chunk: u32) -> Error {
+    Error::corrupt(format!("pack {}: chunk {chunk} is damaged", open.pack.name))
+}
+
+/// Those of the chunks `from..to`, which lie one after the other in `bytes`, that are not what they should be.
+fn bad_chunks(open: &OpenPack, run: &Run, from: u32, to: u32, bytes: &[u8]) -> Vec<u32> {
+    let mut rest = bytes;
+    let pieces = (from..to).map(|chunk| {
+        let (head, tail) = rest.split_at(run.chunk_len(chunk) as usize);
+        rest = tail;
+        head
+    });
+    let (mut chunk, mut bad) = (from, Vec::new());
+    run.kind.domain().hash_each(pieces, |hash| {
+        if open.footer.hash(chunk) != Some(&hash) {
+            bad.push(chunk);
+        }
+        chunk += 1;
+    });
+    bad
 }
 
 impl Vault {
@@ -123,13 +140,8 @@ impl Vault {
                 }
                 Err(error) => return Err(error),
             }
-            for chunk in run.first_chunk..run.end_chunk() {
-                let start = run.chunk_start(chunk) as usize;
-                let bytes = &scratch.bytes[start..start + run.chunk_len(chunk) as usize];
-                if check(open, run, chunk, chunk + 1, bytes).is_err() {
-                    damaged.push((chunk, chunk + 1));
-                }
-            }
+            let bad = bad_chunks(open, run, run.first_chunk, run.end_chunk(), &scratch.bytes);
+            damaged.extend(bad.into_iter().map(|chunk| (chunk, chunk + 1)));
         }
         damaged.dedup_by(|next, last| {
             let touches = next.0 <= last.1;

@@ -131,6 +131,10 @@ impl Vault {
         buffer.fill(0);
         self.walk(roots, blob, offset..end, &mut |start, at, len| {
             let leaf = if at == LeafAt::Hole { return Ok(()) } else { self.leaf(roots, blob, &at, len)? };
+            if start >= offset && start + len <= end {
+                let target = &mut buffer[(start - offset) as usize..][..len as usize];
+                return self.read_leaf(roots, &leaf, target, &mut scratch);
+            }
             let mut begin = start;
             for piece in &leaf.pieces {
                 let piece_end = begin + piece.bytes();

@@ -1,5 +1,7 @@
 //! BLAKE3-256, keyed by what is hashed, so that bytes of one kind never pass for another.
 
+mod many;
+
 use std::fmt;
 use std::sync::LazyLock;
 

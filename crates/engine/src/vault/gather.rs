@@ -1,0 +1,130 @@
+//! Reading a leaf: chunks in the order in which they lie in packs, into their places, and checked together.
+//!
+//! A leaf of a checkpoint that shares most of its pages names many short extents of few packs. One system call for
+//! each, and one hash at a time, would cost more than the bytes themselves.
+
+use std::sync::Arc;
+
+use stdchk_object::tree::{Extent, Leaf, Piece};
+use stdchk_object::{Error, Result};
+
+use super::extents::Span;
+use super::{OpenPack, Roots, Scratch, Vault};
+
+/// Bytes that nobody wants are read, too, where they lie between wanted ones and are no more than this.
+const GAP_MAX: u64 = 16 << 10;
+
+/// Chunks of a run that lie side by side, stored as they are, and where they go.
+struct Fetch<'a> {
+    span: Span,
+    offset: u64,
+    target: &'a mut [u8],
+}
+
+impl Fetch<'_> {
+    fn pack(&self) -> &Arc<OpenPack> {
+        &self.span.open
+    }
+
+    fn end(&self) -> u64 {
+        self.offset + self.target.len() as u64
+    }
+
+    fn is_near(&self, next: &Fetch) -> bool {
+        let gap = next.offset.checked_sub(self.end());
+        self.pack().pack.name == next.pack().pack.name && gap.is_some_and(|gap| gap <= GAP_MAX)
+    }
+}
+
+impl Vault {
+    /// The bytes of a leaf into `target`, which is exactly as long. Holes are left as they are.
+    pub fn read_leaf(
+        &self,
+        roots: &Roots,
+        leaf: &Leaf,
+        target: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let mut fetches = Vec::new();
+        let mut rest = target;
+        for piece in &leaf.pieces {
+            let (head, tail) = std::mem::take(&mut rest).split_at_mut(piece.bytes() as usize);
+            rest = tail;
+            if let Piece::Data(extent) = piece {
+                self.plan(roots, extent, head, scratch, &mut fetches)?;
+            }
+        }
+        fetches.sort_unstable_by_key(|fetch| (fetch.pack().pack.name, fetch.offset));
+        fetches.chunk_by_mut(Fetch::is_near).try_for_each(|near| self.fetch(near))
+    }
+
+    /// Notes what must be fetched for an extent; what is compressed or wanted only in part is read at once.
+    fn plan<'a>(
+        &self,
+        roots: &Roots,
+        extent: &Extent,
+        target: &'a mut [u8],
+        scratch: &mut Scratch,
+        fetches: &mut Vec<Fetch<'a>>,
+    ) -> Result<()> {
+        let mut rest = target;
+        self.spans(roots, extent, |span| {
+            let (head, tail) = std::mem::take(&mut rest).split_at_mut(span.len as usize);
+            rest = tail;
+            match span.plain_offset() {
+                Some(offset) => fetches.push(Fetch { span, offset, target: head }),
+                None => self.read_span(&span, head, scratch)?,
+            }
+            Ok(())
+        })
+    }
+
+    /// Reads chunks that lie near each other with one call, and checks them.
+    fn fetch(&self, near: &mut [Fetch]) -> Result<()> {
+        if near.len() > 1 && self.fetch_together(near).is_ok() {
+            return Ok(());
+        }
+        // One by one, so that what is wrong is found out for just the chunks that it concerns.
+        near.iter_mut().try_for_each(|fetch| {
+            let span = &fetch.span;
+            self.read_plain(&span.open, span.run(), span.from, span.to, fetch.target)
+        })
+    }
+
+    fn fetch_together(&self, near: &mut [Fetch]) -> Result<()> {
+        let name = near[0].pack().pack.name;
+        let start = near[0].offset;
+        let wanted: u64 = near.iter().map(|fetch| fetch.target.len() as u64).sum();
+        let mut unwanted = vec![0; (near[near.len() - 1].end() - start - wanted) as usize];
+        let mut gaps = &mut unwanted[..];
+        let mut buffers: Vec<&mut [u8]> = Vec::with_capacity(2 * near.len());
+        let mut at = start;
+        for fetch in &mut *near {
+            let (gap, rest) = std::mem::take(&mut gaps).split_at_mut((fetch.offset - at) as usize);
+            gaps = rest;
+            at = fetch.end();
+            buffers.push(gap);
+            buffers.push(fetch.target);
+        }
+        self.store().read_into(name, start, &mut buffers)?;
+        check(near)
+    }
+}
+
+fn check(near: &[Fetch]) -> Result<()> {
+    let open = near[0].pack();
+    let chunks = near.iter().flat_map(|fetch| {
+        let mut rest = &*fetch.target;
+        (fetch.span.from..fetch.span.to).map(move |chunk| {
+            let (head, tail) = rest.split_at(fetch.span.run().chunk_len(chunk) as usize);
+            rest = tail;
+            (chunk, head)
+        })
+    });
+    let mut expected = chunks.clone().map(|(chunk, _)| chunk);
+    let mut all_good = true;
+    near[0].span.run().kind.domain().hash_each(chunks.map(|(_, bytes)| bytes), |hash| {
+        all_good &= expected.next().is_some_and(|chunk| open.footer.hash(chunk) == Some(&hash));
+    });
+    if all_good { Ok(()) } else { Err(Error::corrupt(format!("pack {} is damaged", open.pack.name))) }
+}
