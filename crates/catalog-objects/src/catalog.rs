@@ -44,7 +44,7 @@ impl ObjectCatalog {
             inner.durable = record.number - 1;
         }
         let name = record_name(record.number);
-        if !self.objects.create(&name, &record.encode(), durable)? {
+        if !self.create(&name, record, durable)? {
             return Ok(false);
         }
         // A writer that was late may have put it where trimmed records had been.
@@ -56,6 +56,23 @@ impl ObjectCatalog {
             inner.durable = record.number;
         }
         Ok(true)
+    }
+}
+
+impl ObjectCatalog {
+    /// Creates the object of a record. Where there is no space, room that was kept is given up for a record that leads
+    /// to more.
+    fn create(&self, name: &str, record: &Record, durable: bool) -> Result<bool> {
+        let bytes = record.encode();
+        match self.objects.create(name, &bytes, durable) {
+            Err(error) if error.kind() == Kind::Full && record.ops.iter().all(Op::frees) => {
+                if !self.objects.give_room()? {
+                    return Err(error);
+                }
+                self.objects.create(name, &bytes, durable)
+            }
+            done => done,
+        }
     }
 }
 

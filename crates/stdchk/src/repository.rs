@@ -123,6 +123,7 @@ impl Repository {
             self.dir.prepare().context(cannot)?;
             self.objects.create(RECORD, &new_record()?, true).context(cannot)?;
             self.check_record()?;
+            self.objects.keep_room().context(cannot)?;
         }
         Ok(())
     }
@@ -281,7 +282,8 @@ fn new_record() -> Result<Vec<u8>> {
 
 /// Refuses to make a repository among other people's files. One that was being made is gone on with.
 fn check_is_ours(root: &Path) -> Result<()> {
-    let ours = ["packs", "log", "snapshots", "index", "beats", "tmp", "lost+found", "mark", RECORD];
+    let ours =
+        ["packs", "log", "snapshots", "index", "beats", "tmp", "lost+found", "mark", "ballast", RECORD];
     let entries = std::fs::read_dir(root).context(|| format!("cannot list {}", root.display()))?;
     for entry in entries {
         let name = entry.context(|| format!("cannot list {}", root.display()))?.file_name();

@@ -15,6 +15,10 @@ use crate::real::RealFs;
 
 /// The folders of a repository.
 const FOLDERS: [&str; 6] = ["packs", "log", "snapshots", "index", "beats", "tmp"];
+/// A file that only takes up room, so that there is some to free more with when the disk is full to the last block.
+const BALLAST: &str = "ballast";
+/// Enough for the largest records of a garbage collection.
+const BALLAST_BYTES: u64 = 256 << 10;
 /// Temporary files older than this belong to nobody. Wrongly removed, one costs its writer a clear error.
 const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 
@@ -87,7 +91,7 @@ impl DirStore {
             }
             Ok(())
         };
-        look(String::new(), &|name| matches!(name, "stdchk" | "mark"))?;
+        look(String::new(), &|name| matches!(name, "stdchk" | "mark" | BALLAST))?;
         look("packs".to_owned(), &|_| false)?;
         for folder in self.fs.list_dirs("packs").context(|| self.failed("cannot list", "packs"))? {
             let folder = format!("packs/{folder}");
@@ -278,6 +282,28 @@ impl Objects for DirStore {
 
     fn sync_folder(&self, folder: &str) -> Result<()> {
         self.fs.sync_dir(folder).context(|| self.failed("cannot sync", folder)).map_err(no_folder)
+    }
+
+    fn keep_room(&self) -> Result<()> {
+        if self.fs.len(BALLAST).is_ok_and(|len| len == BALLAST_BYTES) {
+            return Ok(());
+        }
+        // Bytes that no file system compresses away.
+        let bytes: Vec<u8> = (0..BALLAST_BYTES / 8)
+            .flat_map(|i| {
+                (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left((i % 61) as u32).to_le_bytes()
+            })
+            .collect();
+        self.through_temporary(&[&bytes], false, |temporary| self.fs.rename(temporary, BALLAST))
+            .context(|| self.failed("cannot write", BALLAST))
+    }
+
+    fn give_room(&self) -> Result<bool> {
+        match self.fs.unlink(BALLAST) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(Error::io(self.failed("cannot remove", BALLAST), error)),
+        }
     }
 
     fn ages(&self, folder: &str) -> Result<Vec<(String, Duration)>> {

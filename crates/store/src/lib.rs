@@ -68,6 +68,16 @@ pub trait Objects: Send + Sync {
     /// Makes all names in a folder durable.
     fn sync_folder(&self, folder: &str) -> Result<()>;
 
+    /// Keeps some room for records that free space, where a place can be full. Doing it again does nothing.
+    fn keep_room(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Gives the room up that was kept; says whether there was any.
+    fn give_room(&self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Time since each object of a folder was written last, by the store's own clock.
     fn ages(&self, folder: &str) -> Result<Vec<(String, Duration)>>;
 }

@@ -12,7 +12,7 @@ use crate::compact::{self, Compaction};
 use crate::live::Live;
 
 /// Packs named in one record at most, so that records stay small.
-const PACKS_PER_RECORD: usize = 10_000;
+const PACKS_PER_RECORD: usize = 4096;
 /// How often the plan is made again because others committed meanwhile.
 const RETRIES_MAX: u32 = 20;
 
@@ -105,6 +105,10 @@ pub fn collect(ground: &Ground, compaction: bool) -> Result<GcPlan> {
     let packs = condemn(ground, &mut live, &mut done)?;
     sweep(ground, &mut live, &packs, &mut done)?;
     tidy(ground, &mut live, &done)?;
+    // What was given up to get here is kept again for the next time.
+    if let Err(error) = ground.objects.keep_room() {
+        tracing::debug!("no room is kept for a collection on a full disk: {error}");
+    }
     Ok(done)
 }
 

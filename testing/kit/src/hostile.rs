@@ -1,5 +1,9 @@
 //! Every decoder of the house behind one door, for fuzzing: `testing/fuzz` feeds it new bytes, `make test` the corpus.
 
+use std::path::Path;
+use std::sync::Arc;
+
+use stdchk::{Import, Repository, SaveOptions};
 use stdchk_catalog::{Record, State};
 use stdchk_codec::Press;
 use stdchk_object::envelope::{self, Sort};
@@ -12,10 +16,12 @@ use stdchk_object::tree::{Blob, Node};
 use stdchk_object::wire::Reader;
 use stdchk_object::{PackName, SessionId};
 
+use crate::SimFs;
+
 /// The decoders, by the first byte of an input.
-pub const DECODERS: [&str; 13] = [
+pub const DECODERS: [&str; 14] = [
     "record", "snapshot", "footer", "leaf", "inner", "blob", "page", "part", "manifest", "forward", "lz4",
-    "zstd", "import",
+    "zstd", "import", "frames",
 ];
 
 /// Bytes of kinds that are sealed by a hash are sealed here, so that what lies behind the hash is reached, too.
@@ -57,7 +63,8 @@ pub fn decode_anything(bytes: &[u8]) {
         }
         "lz4" => coded(1, body, &mut out),
         "zstd" => coded(2, body, &mut out),
-        _ => import(body),
+        "import" => drop(Import::open(&mut { body })),
+        _ => frames(body),
     }
 }
 
@@ -84,7 +91,59 @@ fn footer(body: &[u8]) {
     let _ = pack::open_footer_unreferenced(name, end.1, &end.0);
 }
 
-fn import(body: &[u8]) {
-    let mut input = body;
-    let _ = stdchk::Import::open(&mut input);
+/// Bytes of an export before its first frame.
+const PREAMBLE: usize = 10;
+/// Bytes of the running hash behind each frame.
+const CHECK: usize = 16;
+
+/// The frames of an export without what seals them: for each its sort, the length of its body in two bytes, and the body.
+pub fn unsealed_frames(export: &[u8]) -> Vec<u8> {
+    let mut rest = &export[PREAMBLE..];
+    let mut out = Vec::new();
+    while let [sort, a, b, 0, 0, body @ ..] = rest {
+        let len = usize::from(u16::from_le_bytes([*a, *b]));
+        out.extend([*sort, *a, *b]);
+        out.extend_from_slice(&body[..len]);
+        rest = &body[len + CHECK..];
+    }
+    out
+}
+
+/// An export of these frames, sealed as if they were sound, so that what lies behind the running hash is reached.
+pub fn sealed_frames(mut frames: &[u8]) -> Vec<u8> {
+    let mut export = b"STDCHKEX\x01\x00".to_vec();
+    let mut chain = blake3::Hasher::new();
+    chain.update(&export);
+    while let [sort, a, b, rest @ ..] = frames {
+        let (body, rest) = rest.split_at(usize::from(u16::from_le_bytes([*a, *b])).min(rest.len()));
+        frames = rest;
+        let length = (body.len() as u32).to_le_bytes();
+        for piece in [&[*sort][..], &length, body] {
+            chain.update(piece);
+            export.extend_from_slice(piece);
+        }
+        export.extend_from_slice(&chain.finalize().as_bytes()[..CHECK]);
+    }
+    export
+}
+
+/// Imports frames into a repository in memory. What is taken in must be whole, what is refused must leave nothing.
+fn frames(body: &[u8]) {
+    // Every frame can be a hole of 4 MiB, so many of them only take long.
+    let export = sealed_frames(&body[..body.len().min(4096)]);
+    let mut input = &export[..];
+    let Ok(import) = Import::open(&mut input) else { return };
+    let repository =
+        Repository::open_or_create_on(Arc::new(SimFs::new()), Path::new("sim")).expect("a repository");
+    let mut options = SaveOptions::default();
+    options.engine.memory = 64 << 20;
+    let (app, step) = (import.app.clone(), import.step);
+    let imported = import.save_into(&repository, &app, step, options, &|_| {});
+    let reading = repository.read().expect("a state");
+    let saved: Vec<_> = reading.state.checkpoints().cloned().collect();
+    assert_eq!(saved.len(), usize::from(imported.is_ok()));
+    for entry in saved {
+        let checkpoint = repository.checkpoint(&reading, &entry).expect("what was saved can be opened");
+        checkpoint.export(&mut std::io::sink(), &|_| {}).expect("and read");
+    }
 }

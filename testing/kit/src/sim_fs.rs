@@ -57,6 +57,8 @@ struct World {
     stopped: bool,
     now: Duration,
     trace: Vec<String>,
+    /// How many bytes there are room for, in whole blocks.
+    capacity: u64,
 }
 
 /// The file system. Share it in an `Arc`.
@@ -72,6 +74,10 @@ impl Default for SimFs {
 
 fn parent(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
+}
+
+fn blocks(bytes: &[u8]) -> u64 {
+    (bytes.len() as u64).next_multiple_of(4096)
 }
 
 fn not_found() -> io::Error {
@@ -110,6 +116,17 @@ impl World {
         }
     }
 
+    /// Bytes of blocks that files with a name take.
+    fn used(&self) -> u64 {
+        let named: BTreeSet<usize> = self
+            .dirs
+            .values()
+            .flat_map(|dir| dir.entries.values())
+            .filter_map(|target| if let Target::File(inode) = target { Some(*inode) } else { None })
+            .collect();
+        named.into_iter().map(|inode| blocks(&self.inodes[inode].bytes)).sum()
+    }
+
     fn dir(&mut self, path: &str) -> io::Result<&mut Dir> {
         self.dirs.get_mut(path).ok_or_else(not_found)
     }
@@ -126,6 +143,7 @@ impl SimFs {
             stopped: false,
             now: Duration::from_secs(1_000_000),
             trace: Vec::new(),
+            capacity: u64::MAX,
         };
         SimFs { world: Mutex::new(world) }
     }
@@ -155,6 +173,12 @@ impl SimFs {
     /// Plans a fault at a step, counted from 1.
     pub fn plan(&self, at: u64, fault: Fault) {
         self.world().plan = Some((at, fault));
+    }
+
+    /// Leaves room for no more than so many bytes besides what is there.
+    pub fn limit_room(&self, bytes: u64) {
+        let mut world = self.world();
+        world.capacity = world.used().saturating_add(bytes);
     }
 
     /// Lets time pass.
@@ -276,7 +300,11 @@ impl Fs for SimFs {
         world.inodes.push(Inode { modified, ..Inode::default() });
         world.dir(dir)?.entries.insert(name.to_owned(), Target::File(inode));
         world.step(|| format!("write {path}"))?;
-        world.inodes[inode].bytes = pieces.concat();
+        let bytes = pieces.concat();
+        if world.used() + blocks(&bytes) > world.capacity {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        world.inodes[inode].bytes = bytes;
         Ok(())
     }
 

@@ -1,10 +1,11 @@
 //! The fuzz corpus, and mutations of well-formed objects, through every decoder.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use stdchk_catalog::conformance::{commit, pack, writer};
 use stdchk_catalog::{Op, Record, State};
-use stdchk_kit::hostile::{DECODERS, decode_anything};
+use stdchk_kit::hostile::{DECODERS, decode_anything, sealed_frames, unsealed_frames};
 use stdchk_kit::{Random, SimFs, generate};
 use stdchk_object::envelope::OVERHEAD;
 
@@ -24,7 +25,44 @@ fn seeds() -> Vec<Vec<u8>> {
         ["footer", "leaf", "inner", "page", "part", "manifest", "forward", "blob", "lz4", "zstd", "import"]
             .map(|decoder| with(decoder, bytes.clone()))
     }));
+    seeds.push(with("frames", unsealed_frames(&exported())));
     seeds
+}
+
+/// An export with a member of each sort, and of two ranks.
+fn exported() -> Vec<u8> {
+    use stdchk::{AppName, Repository, SCRIPT_LEASE, SaveOptions};
+    let repository = Repository::open_or_create_on(Arc::new(SimFs::new()), Path::new("sim")).expect("create");
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("state");
+    std::fs::create_dir(&state).expect("a folder");
+    std::fs::write(state.join("field"), [&[1; 9000][..], &[0; 20_000], &[2; 100]].concat()).expect("a file");
+    std::fs::write(state.join("empty"), []).expect("a file");
+    std::os::unix::fs::symlink("field", state.join("link")).expect("a link");
+    let session =
+        repository.begin(&AppName::new("a").expect("name"), 7, Some(2), SCRIPT_LEASE).expect("begin");
+    for rank in 0..2 {
+        let mut part = repository.add(session, SaveOptions { rank, ..SaveOptions::default() }).expect("add");
+        part.add_paths(&[state.clone()], &|_| {}).expect("add");
+        part.add_stream("stream", &mut &[rank as u8; 5000][..], &|_| {}).expect("add");
+        part.finish().expect("finish");
+    }
+    repository.commit(session, "a note").expect("commit");
+    let reading = repository.read().expect("read");
+    let entry = reading.state.checkpoints().next().expect("one").clone();
+    let mut export = Vec::new();
+    repository
+        .checkpoint(&reading, &entry)
+        .and_then(|checkpoint| checkpoint.export(&mut export, &|_| {}))
+        .expect("export");
+    export
+}
+
+/// What [`exported`] gives must reach the end of an import, or the frames are fuzzed in vain.
+#[test]
+fn frames_are_sealed_as_an_export_seals_them() {
+    let export = exported();
+    assert_eq!(sealed_frames(&unsealed_frames(&export)), export);
 }
 
 /// The ends of real packs, which hold footers, nodes, pages, parts and manifests.

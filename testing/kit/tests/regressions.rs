@@ -450,3 +450,30 @@ fn the_repository_is_not_restored_into_or_saved() {
     let mut other = repository.save(&app(), 2, options()).expect("save");
     assert_eq!(other.add_paths(&[place.join("packs")], &|_| {}).expect_err("inside").kind(), Kind::Invalid);
 }
+
+/// Who cannot free space on a full disk can do nothing there at all.
+#[test]
+fn a_disk_that_is_full_to_the_last_block_can_be_freed() {
+    let (fs, repository) = repository();
+    let mut random = Random::new(3);
+    let states: Vec<Vec<u8>> = (0..4).map(|_| random.bytes(300_000)).collect();
+    for (step, state) in states.iter().enumerate() {
+        save(&repository, step as u64, state, options());
+    }
+    for round in 0..2 {
+        fs.limit_room(0);
+        let mut refused = repository.save(&app(), 9, options()).err();
+        refused = refused.filter(|error| error.kind() == Kind::Full);
+        assert!(refused.is_some(), "round {round}: a save finds no room");
+        assert!(read(&repository, 3).expect("what is there can be read") == states[3]);
+        let policy = Policy { keep_last: Some(3 - round), ..Policy::default() };
+        repository.set_policy(&app(), &policy).expect("a policy");
+        let dropped = stdchk::prune(&repository.ground(), None, 0).expect("prune").dropped;
+        assert_eq!(dropped.len(), 1, "round {round}");
+        let freed = stdchk::collect(&repository.ground(), true).expect("collect").removed_bytes();
+        assert!(freed > 300_000, "round {round}");
+        assert!(fs.files().contains_key("ballast"), "round {round}: room is kept again");
+    }
+    save(&repository, 10, &states[0][..200_000], options());
+    assert!(read(&repository, 10).expect("read") == states[0][..200_000]);
+}

@@ -1,152 +1,14 @@
-//! Export and import: one checkpoint as one stream, readable from front to back. The layout is in `docs/FORMAT.md`.
+//! Reading an export into a repository.
 
-use std::io::{Read, Write};
+use std::io::Read;
 
-use stdchk_object::error::Context;
-use stdchk_object::member::{Body, Member, check_path, check_target};
-use stdchk_object::wire::{Reader, Writer};
-use stdchk_object::{AppName, Error, Kind, Result};
+use stdchk_object::member::{check_path, check_target};
+use stdchk_object::wire::Reader;
+use stdchk_object::{AppName, Error, Kind, Result, SessionId};
 
-use crate::checkpoint::{Checkpoint, RankedMember};
+use super::{DATA, END, FRAME_RAW_MAX, FrameReader, HEAD, HOLE, MAGIC, MEMBER, VERSION};
 use crate::repository::Repository;
-use crate::save::{SaveOptions, Saved};
-
-const MAGIC: &[u8; 8] = b"STDCHKEX";
-const VERSION: u16 = 1;
-const FRAME_RAW_MAX: usize = 4 << 20;
-const FRAME_STORED_MAX: usize = FRAME_RAW_MAX + (64 << 10);
-const ZSTD_LEVEL: i32 = 1;
-
-const HEAD: u8 = 1;
-const MEMBER: u8 = 2;
-const DATA: u8 = 3;
-const HOLE: u8 = 4;
-const END: u8 = 5;
-
-struct FrameWriter<'a> {
-    out: &'a mut dyn Write,
-    chain: blake3::Hasher,
-}
-
-impl FrameWriter<'_> {
-    fn frame(&mut self, sort: u8, body: &[u8]) -> Result<()> {
-        let cannot = || "cannot write the export".to_owned();
-        let length = (body.len() as u32).to_le_bytes();
-        for piece in [&[sort][..], &length, body] {
-            self.chain.update(piece);
-            self.out.write_all(piece).context(cannot)?;
-        }
-        let check = self.chain.finalize();
-        self.out.write_all(&check.as_bytes()[..16]).context(cannot)
-    }
-}
-
-struct FrameReader<'a> {
-    input: &'a mut dyn Read,
-    chain: blake3::Hasher,
-}
-
-impl FrameReader<'_> {
-    fn exact(&mut self, buffer: &mut [u8]) -> Result<()> {
-        match self.input.read_exact(buffer) {
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-                Err(Error::corrupt("the export is cut short"))
-            }
-            done => done.context(|| "cannot read the export".to_owned()),
-        }
-    }
-
-    fn frame(&mut self) -> Result<(u8, Vec<u8>)> {
-        let mut head = [0; 5];
-        self.exact(&mut head)?;
-        let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
-        if length > FRAME_STORED_MAX {
-            return Err(Error::corrupt("the export has a frame that is too long"));
-        }
-        let mut body = vec![0; length];
-        self.exact(&mut body)?;
-        self.chain.update(&head);
-        self.chain.update(&body);
-        let mut check = [0; 16];
-        self.exact(&mut check)?;
-        if self.chain.finalize().as_bytes()[..16] != check {
-            return Err(Error::corrupt("the export is damaged"));
-        }
-        Ok((head[0], body))
-    }
-}
-
-impl Checkpoint<'_> {
-    /// Writes the checkpoint as one stream.
-    pub fn export(&self, out: &mut dyn Write, progress: &dyn Fn(u64)) -> Result<()> {
-        let cannot = || "cannot write the export".to_owned();
-        let mut preamble = MAGIC.to_vec();
-        preamble.extend_from_slice(&VERSION.to_le_bytes());
-        out.write_all(&preamble).context(cannot)?;
-        let mut chain = blake3::Hasher::new();
-        chain.update(&preamble);
-        let mut frames = FrameWriter { out, chain };
-        let mut head = Writer::new();
-        head.string(self.manifest.app.as_str());
-        head.varint(self.manifest.step);
-        head.zigzag(self.manifest.created_ns);
-        head.string(&self.manifest.host);
-        head.string(&self.manifest.note);
-        frames.frame(HEAD, &head.into_bytes())?;
-        for member in &self.members {
-            self.export_member(&mut frames, member, progress)?;
-        }
-        let mut end = Writer::new();
-        end.varint(self.members.len() as u64);
-        end.varint(self.members.iter().map(|m| m.member.bytes()).sum());
-        frames.frame(END, &end.into_bytes())?;
-        frames.out.flush().context(cannot)
-    }
-
-    fn export_member(
-        &self,
-        frames: &mut FrameWriter,
-        ranked: &RankedMember,
-        progress: &dyn Fn(u64),
-    ) -> Result<()> {
-        let Member { path, body, mode, mtime_ns } = &ranked.member;
-        let mut out = Writer::new();
-        out.u32(ranked.rank);
-        out.string(path);
-        out.u8(match body {
-            Body::File(_) => 0,
-            Body::Dir => 1,
-            Body::Link(_) => 2,
-            Body::Stream(_) => 3,
-        });
-        out.varint(u64::from(*mode));
-        out.zigzag(*mtime_ns);
-        if let Body::Link(target) = body {
-            out.string(target);
-        }
-        let content = body.content();
-        content.iter().for_each(|content| out.varint(content.blob.len));
-        frames.frame(MEMBER, &out.into_bytes())?;
-        if content.is_none() {
-            return Ok(());
-        }
-        self.read_chunks(ranked, &mut |bytes| {
-            progress(bytes.len() as u64);
-            if bytes.iter().all(|&byte| byte == 0) {
-                let mut hole = Writer::new();
-                hole.varint(bytes.len() as u64);
-                return frames.frame(HOLE, &hole.into_bytes());
-            }
-            let packed = zstd::bulk::compress(bytes, ZSTD_LEVEL).context(|| "cannot compress".to_owned())?;
-            let (codec, stored) = if packed.len() < bytes.len() { (2, &packed[..]) } else { (0, bytes) };
-            let mut data = Writer::new();
-            data.u8(codec);
-            data.varint(bytes.len() as u64);
-            data.raw(stored);
-            frames.frame(DATA, &data.into_bytes())
-        })
-    }
-}
+use crate::save::{Add, SCRIPT_LEASE, SaveOptions, Saved};
 
 /// A member as an export describes it.
 struct Described {
@@ -290,7 +152,7 @@ impl<'a> Import<'a> {
         options: SaveOptions,
         progress: &dyn Fn(u64),
     ) -> Result<Saved> {
-        let session = repository.begin(app, step, None, crate::save::SCRIPT_LEASE)?;
+        let session = repository.begin(app, step, None, SCRIPT_LEASE)?;
         let note = options.note.clone();
         let done = self.add_parts(repository, session, options, progress);
         match done.and_then(|()| repository.commit(session, &note)) {
@@ -305,11 +167,11 @@ impl<'a> Import<'a> {
     fn add_parts(
         &mut self,
         repository: &Repository,
-        session: stdchk_object::SessionId,
+        session: SessionId,
         options: SaveOptions,
         progress: &dyn Fn(u64),
     ) -> Result<()> {
-        let mut part: Option<(u32, crate::save::Add)> = None;
+        let mut part: Option<(u32, Add)> = None;
         let (mut count, mut bytes) = (0u64, 0u64);
         loop {
             let (sort, body) = self.frames.frame()?;

@@ -1,0 +1,106 @@
+//! A checkpoint that one process saves.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use stdchk_catalog::{CheckpointEntry, Durability, Op, SessionKind};
+use stdchk_engine::{FinishedPart, PartWriter, Session};
+use stdchk_object::manifest::Manifest;
+use stdchk_object::{AppName, CheckpointId, Error, Result};
+
+use super::{SaveOptions, Saved, add_paths, saved};
+use crate::host;
+use crate::repository::Repository;
+
+/// A checkpoint that is being saved by this process. Dropped without a commit, it leaves nothing.
+pub struct Save<'a> {
+    repository: &'a Repository,
+    session: Session,
+    options: SaveOptions,
+    app: AppName,
+    step: u64,
+    parent: Option<CheckpointEntry>,
+    part: PartWriter,
+}
+
+impl Repository {
+    /// Begins to save a checkpoint.
+    pub fn save(&self, app: &AppName, step: u64, mut options: SaveOptions) -> Result<Save<'_>> {
+        options.engine.durable = options.durability >= Durability::Local;
+        options.engine.check()?;
+        let kind = SessionKind::Writer { app: app.clone(), step, parts: None };
+        let session = Session::open(self.catalog.clone(), kind, &self.owner(false))?;
+        let parent = self.choose_parent(session.state(), app, &options.parent)?;
+        let part = self.part_writer(session.id(), session.state(), &options, parent.as_ref())?;
+        Ok(Save { repository: self, session, options, app: app.clone(), step, parent, part })
+    }
+}
+
+impl Save<'_> {
+    /// What it is compared with.
+    pub fn parent(&self) -> Option<CheckpointId> {
+        self.parent.as_ref().map(CheckpointEntry::id)
+    }
+
+    /// Adds files and directories. `progress` is told of bytes that were taken in.
+    pub fn add_paths(&mut self, paths: &[PathBuf], progress: &dyn Fn(u64)) -> Result<()> {
+        add_paths(self.repository, &mut self.part, paths, progress)
+    }
+
+    /// Adds what a stream gives until it ends, as the member `name`.
+    pub fn add_stream(&mut self, name: &str, stream: &mut dyn Read, progress: &dyn Fn(u64)) -> Result<()> {
+        self.part.add_stream(name, stream, progress)
+    }
+
+    /// Adds bytes in memory as the member `name`.
+    pub fn add_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.part.add_stream(name, &mut { bytes }, &|_| {})
+    }
+
+    /// Gives the checkpoint up, and removes what was written of it.
+    pub fn abort(self) {
+        self.part.abandon();
+    }
+
+    /// Makes the checkpoint exist, at once and whole.
+    pub fn commit(self) -> Result<Saved> {
+        let Save { repository, session, options, app, step, parent, part } = self;
+        if part.member_count() == 0 {
+            part.abandon();
+            return Err(Error::invalid("there is nothing to save"));
+        }
+        let manifest = Manifest {
+            app: app.clone(),
+            step,
+            created_ns: host::now_ns(),
+            host: host::name(),
+            note: options.note.clone(),
+            parent: parent
+                .as_ref()
+                .map(|entry| (entry.step, entry.generation))
+                .filter(|_| parent.as_ref().is_some_and(|entry| entry.app == app)),
+            parts: Vec::new(),
+        };
+        let finished = part.finish(Some(manifest.clone()))?;
+        let durable = options.durability >= Durability::Local;
+        if durable {
+            repository.raise(parent.as_ref(), &finished)?;
+        }
+        let FinishedPart { manifest: at, part, written, listed, .. } = finished;
+        let at = at.expect("a manifest was given");
+        let entry = CheckpointEntry {
+            member_count: part.member_count,
+            bytes: part.bytes,
+            tally: part.tally.into(),
+            written,
+            ..repository.new_entry(&app, step, &manifest, at, options.durability)
+        };
+        let id = session.id();
+        let committed = session.end_with(durable, &mut |state| {
+            let names = part.references.iter().map(|reference| reference.pack.name);
+            Ok(vec![Op::Commit(id, Box::new(entry.clone()), state.to_revive(names))])
+        })?;
+        repository.list_in_index(listed, options.durability);
+        saved(&committed, &entry)
+    }
+}
