@@ -49,10 +49,13 @@ pub fn is_gone(owner: &Owner) -> bool {
     if test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
         return true;
     }
-    match state_of(owner.pid) {
-        Some((is_zombie, start)) => is_zombie || start != owner.pid_start,
-        None => false,
-    }
+    is_other(owner, state_of(owner.pid))
+}
+
+/// Whether a process that has the owner's number, in this state, is none or another one. Where /proc does not show it,
+/// it must be taken for the owner.
+fn is_other(owner: &Owner, state: Option<(bool, u64)>) -> bool {
+    state.is_some_and(|(is_zombie, start)| is_zombie || start != owner.pid_start)
 }
 
 /// The time, in nanoseconds since 1970.
@@ -77,6 +80,7 @@ mod tests {
         assert!(is_gone(&theirs));
         let recycled = Owner { pid_start: 1, ..owner(false) };
         assert!(is_gone(&recycled));
+        assert!(!is_other(&theirs, None), "one that is hidden is taken for alive");
         let elsewhere = Owner { boot: [9; 16], ..theirs };
         assert!(!is_gone(&elsewhere), "nothing is known of other machines");
     }

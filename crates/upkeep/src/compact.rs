@@ -312,7 +312,8 @@ fn table_of(
     Ok(ForwardTable { old, packs, ranges })
 }
 
-/// Makes the forwards valid, but only for packs of which nothing more has become live meanwhile.
+/// Makes the forwards valid, but only for packs of which nothing more has become live meanwhile. After an error it may
+/// be unknown whether they are, so what was written is left to the next collection.
 fn publish(
     ground: &Ground,
     session: Session,

@@ -16,7 +16,7 @@ pub struct Cli {
     /// Print JSON: one object, or one object a line for lists.
     #[arg(long, global = true)]
     pub json: bool,
-    /// Print nothing but data and errors.
+    /// Print nothing but what was asked for and errors.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
     /// Say more; twice, even more.

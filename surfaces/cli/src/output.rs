@@ -56,6 +56,18 @@ impl Out {
         if self.json { self.object(&value()) } else { self.line(&text()) }
     }
 
+    /// What a verb did, in either form. Who wants quiet takes its success for granted.
+    pub fn did(&self, value: impl FnOnce() -> Value, text: impl FnOnce() -> String) {
+        if self.json { self.object(&value()) } else { self.told(&text()) }
+    }
+
+    /// A line about what was done.
+    pub fn told(&self, text: &str) {
+        if !self.quiet {
+            self.line(text);
+        }
+    }
+
     fn write(&self, text: &str) {
         // After a failure there is nobody to write for; what is being done is still ended in order.
         if self.failed.borrow().is_none()
@@ -92,17 +104,33 @@ impl Out {
         eprintln!("stdchk: {error}");
     }
 
-    /// A progress bar over `total` bytes; invisible where no terminal is attached.
+    /// A progress bar over `total` bytes, 0 where nobody knows how many; invisible where no terminal is attached.
     pub fn progress(&self, what: &'static str, total: u64) -> ProgressBar {
         if self.quiet || self.json || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
-        let template =
-            "{msg} [{bar:30}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left";
-        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = ProgressBar::new(total).with_style(style.progress_chars("=> ")).with_message(what);
+        let bar = ProgressBar::no_length().with_style(style(COUNTED)).with_message(what);
+        measure(&bar, total);
         bar.enable_steady_tick(Duration::from_millis(200));
         bar
+    }
+}
+
+const COUNTED: &str = "{msg} {binary_bytes}, {binary_bytes_per_sec}, {elapsed}";
+const MEASURED: &str =
+    "{msg} [{bar:30}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left";
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ")
+}
+
+/// Tells a progress bar how many bytes there are, once that is known.
+pub fn measure(bar: &ProgressBar, total: u64) {
+    if total > 0 && bar.length() != Some(total) {
+        bar.set_style(style(MEASURED));
+        bar.set_length(total);
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stdchk::{AppName, Kind, Look, Repository, SaveOptions, Spec};
-use stdchk_kit::{Random, SimFs, generate};
+use stdchk_kit::{Fault, Random, SimFs, generate};
 
 fn open(fs: &Arc<SimFs>) -> stdchk::Result<Repository> {
     Repository::open_or_create_on(fs.clone(), Path::new("sim"))
@@ -105,6 +105,11 @@ fn check(fs: &Arc<SimFs>, states: &[Vec<u8>], must_be_found: bool, what: &str) {
     }
 }
 
+/// Files whose bytes mean something: of heartbeats only the change counts, of ballast only the room.
+fn meaningful(fs: &SimFs) -> impl Iterator<Item = (String, Vec<u8>)> {
+    fs.files().into_iter().filter(|(path, _)| !path.starts_with("beats/") && path != "ballast")
+}
+
 fn stride(len: usize) -> usize {
     let tries = if std::env::var_os("STDCHK_TEST_LONG").is_some() { usize::MAX } else { 150 };
     len.div_ceil(tries).max(1)
@@ -114,7 +119,7 @@ fn stride(len: usize) -> usize {
 fn every_flipped_byte_is_found_or_harmless() {
     let (whole, states) = (repository(), states());
     let mut random = Random::new(2);
-    for (path, bytes) in whole.files().into_iter().filter(|(path, _)| !path.starts_with("beats/")) {
+    for (path, bytes) in meaningful(&whole) {
         for at in (0..bytes.len()).step_by(stride(bytes.len())) {
             let mut torn = bytes.clone();
             torn[at] ^= 1 << random.below(8);
@@ -128,7 +133,7 @@ fn every_flipped_byte_is_found_or_harmless() {
 #[test]
 fn missing_short_long_and_extra_files_are_found() {
     let (whole, states) = (repository(), states());
-    for (path, bytes) in whole.files().into_iter().filter(|(path, _)| !path.starts_with("beats/")) {
+    for (path, bytes) in meaningful(&whole) {
         let variants: [(&str, Option<Vec<u8>>); 5] = [
             ("removed", None),
             ("emptied", Some(Vec::new())),
@@ -153,9 +158,8 @@ fn missing_short_long_and_extra_files_are_found() {
     check(&fs, &states, true, "an extra file");
 }
 
-#[test]
-fn repair_mends_from_copies_that_a_later_save_brings() {
-    let (fs, states) = (repository(), states());
+/// Damages the largest pack; its path, and the bytes that it had.
+fn damage_largest(fs: &SimFs) -> (String, Vec<u8>) {
     let (path, bytes) = fs
         .files()
         .into_iter()
@@ -165,6 +169,59 @@ fn repair_mends_from_copies_that_a_later_save_brings() {
     let mut torn = bytes.clone();
     torn[5000..5100].iter_mut().for_each(|byte| *byte ^= 0x55);
     fs.overwrite(&path, torn);
+    (path, bytes)
+}
+
+fn save_again(repository: &Repository, states: &[Vec<u8>]) {
+    for (step, state) in states.iter().enumerate() {
+        let app = AppName::new("again").expect("name");
+        let mut save = repository.save(&app, step as u64, SaveOptions::default()).expect("save");
+        save.add_bytes("state", state).expect("add");
+        save.commit().expect("commit");
+    }
+}
+
+fn verify_and_repair(fs: &Arc<SimFs>) -> stdchk::Result<stdchk::Repaired> {
+    let repository = open(fs)?;
+    let reading = repository.read()?;
+    let report = repository.verify(&reading, None, &|_, _| {})?;
+    stdchk::repair(&repository.ground(), &reading.state, &report.damage, false)
+}
+
+/// A repair that fails or is cut off at any of its steps has hurt nothing, and the next one gets through.
+#[test]
+fn a_repair_can_stop_anywhere() {
+    let (scene, states) = (repository(), states());
+    let (path, sealed) = damage_largest(&scene);
+    let repository = open(&scene).expect("open");
+    let reading = repository.read().expect("read");
+    assert!(!repository.verify(&reading, None, &|_, _| {}).expect("verify").is_clean());
+    drop(reading);
+    save_again(&repository, &states);
+    let counted = Arc::new(scene.fork());
+    assert_eq!(verify_and_repair(&counted).expect("works").mended.len(), 1);
+    let eio = || std::io::Error::from_raw_os_error(5).kind();
+    for step in 1..=counted.steps() {
+        for fault in [Fault::Stop, Fault::Error(eio()), Fault::Errors(std::io::ErrorKind::StorageFull)] {
+            let fs = Arc::new(scene.fork());
+            fs.plan(step, fault);
+            let _ = verify_and_repair(&fs);
+            fs.power_cut(&mut Random::new(step));
+            let what = format!("{fault:?} at step {step}");
+            let done = verify_and_repair(&fs).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(done.lost.is_empty(), "{what}");
+            assert!(fs.files()[&path] == sealed, "{what}: mended to the very bytes that were sealed");
+            let repository = open(&fs).expect("open");
+            let reading = repository.read().expect("read");
+            assert!(repository.verify(&reading, None, &|_, _| {}).expect("verify").is_clean(), "{what}");
+        }
+    }
+}
+
+#[test]
+fn repair_mends_from_copies_that_a_later_save_brings() {
+    let (fs, states) = (repository(), states());
+    let (path, bytes) = damage_largest(&fs);
     let repository = open(&fs).expect("open");
     let reading = repository.read().expect("read");
     let report = repository.verify(&reading, None, &|_, _| {}).expect("verify");
@@ -174,12 +231,7 @@ fn repair_mends_from_copies_that_a_later_save_brings() {
     drop(reading);
 
     // The same bytes saved again are stored again, because what is damaged is not shared.
-    for (step, state) in states.iter().enumerate() {
-        let app = AppName::new("again").expect("name");
-        let mut save = repository.save(&app, step as u64, SaveOptions::default()).expect("save");
-        save.add_bytes("state", state).expect("add");
-        save.commit().expect("commit");
-    }
+    save_again(&repository, &states);
     let reading = repository.read().expect("read");
     let report = repository.verify(&reading, None, &|_, _| {}).expect("verify");
     let hurt =

@@ -43,7 +43,7 @@ fn exported() -> Vec<u8> {
         repository.begin(&AppName::new("a").expect("name"), 7, Some(2), SCRIPT_LEASE).expect("begin");
     for rank in 0..2 {
         let mut part = repository.add(session, SaveOptions { rank, ..SaveOptions::default() }).expect("add");
-        part.add_paths(&[state.clone()], &|_| {}).expect("add");
+        part.add_paths(std::slice::from_ref(&state), &|_| {}).expect("add");
         part.add_stream("stream", &mut &[rank as u8; 5000][..], &|_| {}).expect("add");
         part.finish().expect("finish");
     }

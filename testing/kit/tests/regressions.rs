@@ -477,3 +477,44 @@ fn a_disk_that_is_full_to_the_last_block_can_be_freed() {
     save(&repository, 10, &states[0][..200_000], options());
     assert!(read(&repository, 10).expect("read") == states[0][..200_000]);
 }
+
+/// Several compact the same packs while others save and read: forwards of one must not lead into what another moved.
+#[test]
+fn several_compact_at_once() {
+    let rounds = if std::env::var_os("STDCHK_TEST_LONG").is_some() { 60 } else { 6 };
+    for seed in 0..rounds {
+        let fs = Arc::new(SimFs::new());
+        let mut random = Random::new(seed);
+        let mut image = random.bytes(100 * 4096);
+        let mut expected = Vec::new();
+        for step in 0..6 {
+            save(&open(&fs), step, &image, options());
+            expected.push(image.clone());
+            generate::touch_pages(&mut image, 60, &mut random);
+        }
+        let keep = Policy { keep_last: Some(3), ..Policy::default() };
+        open(&fs).set_policy(&app(), &keep).expect("policy");
+        stdchk::prune(&open(&fs).ground(), None, 0).expect("prune");
+        let compacted: usize = std::thread::scope(|scope| {
+            let saver = scope.spawn(|| save(&open(&fs), 6, &image, options()));
+            let collect = || stdchk::collect(&open(&fs).ground(), true).expect("collect").compacted.len();
+            let collectors: Vec<_> = (0..3).map(|_| scope.spawn(collect)).collect();
+            for _ in 0..3 {
+                assert!(read(&open(&fs), 4).expect("readers go on") == expected[4], "seed {seed}");
+            }
+            saver.join().expect("the saver ends");
+            collectors.into_iter().map(|collector| collector.join().expect("a collector ends")).sum()
+        });
+        assert!(compacted > 0, "seed {seed}: nothing was compacted");
+        for _ in 0..3 {
+            stdchk::collect(&open(&fs).ground(), true).expect("collect");
+        }
+        for step in 3..6 {
+            assert!(read(&open(&fs), step).expect("read") == expected[step as usize], "seed {seed}");
+        }
+        assert!(read(&open(&fs), 6).expect("read") == image, "seed {seed}");
+        let repository = open(&fs);
+        let reading = repository.read().expect("read");
+        assert!(repository.verify(&reading, None, &|_, _| {}).expect("verify").is_clean(), "seed {seed}");
+    }
+}

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use stdchk::{Health, Repository, Result, Spec, VerifyReport};
 
-use crate::output::{Out, count, exit_code, size};
+use crate::output::{Out, count, exit_code, measure, size};
 
 pub fn verify(repository: &Repository, out: &Out, checkpoint: Option<&str>, repair: bool) -> Result<u8> {
     let spec = checkpoint.map(Spec::parse).transpose()?;
@@ -47,7 +47,7 @@ fn check(
     let bar = out.progress("verifying", 0);
     let wanted = spec.map(|spec| move |entry: &stdchk::CheckpointEntry| spec.matches(entry));
     let progress = |done: u64, total: u64| {
-        bar.set_length(total);
+        measure(&bar, total);
         bar.set_position(done);
     };
     let report = match &wanted {

@@ -42,6 +42,11 @@ pub fn prune(repository: &Repository, out: &Out, app: Option<&str>, dry_run: boo
     Ok(0)
 }
 
+/// A plan is what was asked for; what was done is told unless quiet is wanted.
+fn say(out: &Out, is_plan: bool, text: &str) {
+    if is_plan { out.line(text) } else { out.told(text) }
+}
+
 fn report_drop(out: &Out, plan: &PrunePlan, dry_run: bool) {
     let names: Vec<String> = plan.dropped.iter().map(CheckpointId::to_string).collect();
     if out.json {
@@ -49,7 +54,7 @@ fn report_drop(out: &Out, plan: &PrunePlan, dry_run: bool) {
         return;
     }
     let verb = if dry_run { "would drop" } else { "dropped" };
-    names.iter().for_each(|name| out.line(&format!("{verb} {name}")));
+    names.iter().for_each(|name| say(out, dry_run, &format!("{verb} {name}")));
     out.note(&format!("{verb} {} and kept {}", names.len(), plan.kept));
     if !dry_run && !names.is_empty() {
         out.note("'stdchk gc' frees their space");
@@ -112,33 +117,30 @@ fn gc_json(plan: &GcPlan, temporary: (u64, u64), dry_run: bool) -> serde_json::V
 }
 
 fn gc_text(out: &Out, plan: &GcPlan, temporary: (u64, u64), dry_run: bool) {
+    let say = |text: &str| say(out, dry_run, text);
     let would = if dry_run { "would have " } else { "" };
     for suspect in &plan.fenced {
-        out.line(&format!("{would}fenced session {} ({}): {}", suspect.session, suspect.what, suspect.why));
+        say(&format!("{would}fenced session {} ({}): {}", suspect.session, suspect.what, suspect.why));
     }
     for c in &plan.compacted {
         let live = 100.0 * c.live_bytes as f64 / c.raw_bytes.max(1) as f64;
-        out.line(&format!(
-            "{would}rewritten pack {} ({}), of which {live:.0} % is live",
-            c.pack,
-            size(c.bytes)
-        ));
+        say(&format!("{would}rewritten pack {} ({}), of which {live:.0} % is live", c.pack, size(c.bytes)));
     }
-    out.line(&format!(
+    say(&format!(
         "{would}freed {} in {}",
         size(plan.removed_bytes()),
         count(plan.removed.len() as u64, "pack")
     ));
     if !plan.waiting.is_empty() {
         let bytes = plan.waiting.iter().map(|&(_, bytes)| bytes).sum();
-        out.line(&format!(
+        say(&format!(
             "{} in {} packs wait for sessions that are still open",
             size(bytes),
             plan.waiting.len()
         ));
     }
     if temporary.0 > 0 {
-        out.line(&format!("{would}removed {} stale temporary files, {}", temporary.0, size(temporary.1)));
+        say(&format!("{would}removed {} stale temporary files, {}", temporary.0, size(temporary.1)));
     }
     out.note(&format!("{} in {} are in use", size(plan.live.1), count(plan.live.0, "pack")));
 }

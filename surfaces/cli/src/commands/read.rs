@@ -54,7 +54,7 @@ pub fn restore(repository: &Repository, out: &Out, args: &RestoreArgs) -> Result
         let bar = out.progress("restoring", entry.bytes);
         let restored = checkpoint.restore_to(&args.to, args.overwrite, &|n| bar.inc(n))?;
         bar.finish_and_clear();
-        out.either(
+        out.did(
             || {
                 let mut value = checkpoint_json(entry);
                 value["to"] = json!(args.to.display().to_string());

@@ -84,7 +84,7 @@ fn check_paths(paths: &[PathBuf]) -> Result<()> {
 
 pub fn report(out: &Out, saved: &Saved) {
     let tally = Tally::from(saved.entry.tally);
-    out.either(
+    out.did(
         || checkpoint_json(&saved.entry),
         || {
             format!(
