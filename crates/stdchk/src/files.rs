@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stdchk_engine::{Sink, Source};
 use stdchk_object::error::Context;
 use stdchk_object::{Error, Result};
+use stdchk_store_dir::WRITE_BYTES;
 
 /// How the folders begin in which restores are put together.
 pub const STAGING_PREFIX: &str = ".stdchk-restore-";
@@ -97,10 +98,6 @@ impl Source for FileSource {
         next
     }
 }
-
-/// Bytes written at once. Larger writes make the kernel look for large contiguous pieces of memory for its cache, which
-/// on a busy or virtual machine are slow to get.
-const WRITE_BYTES: usize = 128 << 10;
 
 /// A file that is being restored.
 pub struct FileSink {

@@ -10,4 +10,4 @@ pub mod fs;
 mod real;
 
 pub use dir::DirStore;
-pub use real::RealFs;
+pub use real::{RealFs, WRITE_BYTES};
