@@ -44,7 +44,7 @@ impl ObjectCatalog {
             inner.durable = record.number - 1;
         }
         let name = record_name(record.number);
-        if !self.create(&name, record, durable)? {
+        if !self.create(&name, record, durable, &inner.state)? {
             return Ok(false);
         }
         // A writer that was late may have put it where trimmed records had been.
@@ -62,16 +62,18 @@ impl ObjectCatalog {
 impl ObjectCatalog {
     /// Creates the object of a record. Where there is no space, room that was kept is given up for a record that leads
     /// to more.
-    fn create(&self, name: &str, record: &Record, durable: bool) -> Result<bool> {
+    fn create(&self, name: &str, record: &Record, durable: bool, state: &State) -> Result<bool> {
         let bytes = record.encode();
-        match self.objects.create(name, &bytes, durable) {
-            Err(error) if error.kind() == Kind::Full && record.ops.iter().all(Op::frees) => {
-                if !self.objects.give_room()? {
-                    return Err(error);
+        loop {
+            match self.objects.create(name, &bytes, durable) {
+                Err(error) if error.kind() == Kind::Full && record.ops.iter().all(|op| state.frees(op)) => {
+                    // Others may take what was given up, but not for ever: there is only so much.
+                    if !self.objects.give_room(bytes.len() as u64)? {
+                        return Err(error);
+                    }
                 }
-                self.objects.create(name, &bytes, durable)
+                done => return done,
             }
-            done => done,
         }
     }
 }

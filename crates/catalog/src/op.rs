@@ -176,19 +176,6 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether it only leads to less being stored: such operations must be possible where nothing else is.
-    pub fn frees(&self) -> bool {
-        matches!(
-            self,
-            Op::Fence(..)
-                | Op::Drop(..)
-                | Op::SetPolicy(..)
-                | Op::Condemn(..)
-                | Op::Swept(..)
-                | Op::Unforward(..)
-        )
-    }
-
     fn tag(&self) -> u8 {
         match self {
             Op::Open(..) => 1,

@@ -1,34 +1,46 @@
 //! A fixed number of buffers: whoever wants one waits until there is one. This is what bounds the pipeline.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
-
-use crossbeam_channel::{Receiver, Sender, bounded};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 /// The buffers.
 #[derive(Clone)]
-pub struct Buffers {
-    free: Receiver<Vec<u8>>,
-    back: Sender<Vec<u8>>,
+pub struct Buffers(Arc<Supply>);
+
+struct Supply {
+    /// The one given back last is taken first: most of it is still in the processor's cache.
+    free: Mutex<Vec<Vec<u8>>>,
+    given_back: Condvar,
+}
+
+impl Supply {
+    fn free(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        // A list of buffers is whole after every statement.
+        self.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
 }
 
 impl Buffers {
     /// `count` buffers; their memory is taken when they are first used.
     pub fn new(count: usize) -> Buffers {
-        let (back, free) = bounded(count);
-        for _ in 0..count {
-            back.send(Vec::new()).expect("the channel holds all of them");
-        }
-        Buffers { free, back }
+        let free = Mutex::new(vec![Vec::new(); count]);
+        Buffers(Arc::new(Supply { free, given_back: Condvar::new() }))
     }
 
     /// A buffer of `len` bytes with whatever is in it; waits for one to be given back.
     pub fn take(&self, len: usize) -> Buffer {
-        let mut bytes = self.free.recv().expect("this struct holds a sender, so the channel stays open");
+        let mut free = self.0.free();
+        let mut bytes = loop {
+            match free.pop() {
+                Some(bytes) => break bytes,
+                None => free = self.0.given_back.wait(free).unwrap_or_else(|poisoned| poisoned.into_inner()),
+            }
+        };
+        drop(free);
         if bytes.len() < len {
             bytes.resize(len, 0);
         }
-        Buffer { bytes, len, back: self.back.clone() }
+        Buffer { bytes, len, supply: self.0.clone() }
     }
 }
 
@@ -36,7 +48,7 @@ impl Buffers {
 pub struct Buffer {
     bytes: Vec<u8>,
     len: usize,
-    back: Sender<Vec<u8>>,
+    supply: Arc<Supply>,
 }
 
 impl Buffer {
@@ -61,7 +73,8 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let _ = self.back.send(std::mem::take(&mut self.bytes));
+        self.supply.free().push(std::mem::take(&mut self.bytes));
+        self.supply.given_back.notify_one();
     }
 }
 

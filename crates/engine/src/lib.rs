@@ -23,7 +23,7 @@ mod workers;
 pub use diff::{DiffRange, diff_blobs};
 pub use index::{Index, IndexBuilder};
 pub use options::{ChunkingChoice, Options};
-pub use restore::{Reader, Sink};
+pub use restore::{Reader, Sink, Stretch};
 pub use save::{FinishedPart, PartWriter, Rewriter, Source, write_manifest};
 pub use session::Session;
 pub use vault::{Damaged, OpenPack, Roots, Scratch, Span, Vault};

@@ -1,13 +1,13 @@
 //! Bringing blobs back: leaves in parallel, each read, verified and handed on.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use stdchk_object::Result;
 use stdchk_object::tree::{Blob, Leaf, Piece};
 
 use crate::buffers::{Buffer, Buffers};
-use crate::vault::{LeafAt, Roots, Scratch, Vault};
+use crate::vault::{LeafAt, Roots, Scratch, Vault, locked};
 use crate::workers::{Answer, Workers};
 
 /// Takes the bytes of a blob, in any order and from several threads at once. What is never written is zeros.
@@ -18,8 +18,17 @@ pub trait Sink: Send + Sync {
 
 /// Leaves that may be under way at once, for each worker.
 const AHEAD: usize = 2;
-/// Zeros handed on at once.
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+/// Leaves that may be under way at once take no more of the budget than this part of it.
+const MEMORY_PART: usize = 4;
+
+/// Bytes of a blob that lie one after the other.
+#[derive(Clone, Copy, Debug)]
+pub enum Stretch<'a> {
+    /// These.
+    Data(&'a [u8]),
+    /// So many zeros.
+    Zeros(u64),
+}
 
 /// A blob and what is needed to read it.
 pub struct Reader<'a> {
@@ -31,6 +40,8 @@ pub struct Reader<'a> {
     pub blob: &'a Blob,
     /// Who reads it.
     pub workers: &'a Workers,
+    /// The budget in bytes.
+    pub memory: usize,
 }
 
 impl Reader<'_> {
@@ -44,8 +55,8 @@ impl Reader<'_> {
         })
     }
 
-    /// Calls `each` with the blob's bytes, in order and in pieces of bounded size.
-    pub fn stream(&self, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    /// Calls `each` with the blob's bytes, in order.
+    pub fn stream(&self, each: &mut dyn FnMut(Stretch) -> Result<()>) -> Result<()> {
         let job = |leaf: &Leaf, _, mut buffer: Buffer| {
             let mut at = 0;
             for piece in &leaf.pieces {
@@ -57,16 +68,9 @@ impl Reader<'_> {
             }
             Ok(buffer)
         };
-        self.leaves(job, &mut |buffer, mut len| {
-            if let Some(buffer) = buffer {
-                return each(&buffer);
-            }
-            while len > 0 {
-                let some = len.min(ZEROS.len() as u64);
-                each(&ZEROS[..some as usize])?;
-                len -= some;
-            }
-            Ok(())
+        self.leaves(job, &mut |buffer, len| match buffer {
+            Some(buffer) => each(Stretch::Data(&buffer)),
+            None => each(Stretch::Zeros(len)),
         })
     }
 
@@ -77,8 +81,10 @@ impl Reader<'_> {
         job: impl Fn(&Leaf, u64, Buffer) -> Result<T> + Send + Sync + 'static,
         done: &mut dyn FnMut(Option<T>, u64) -> Result<()>,
     ) -> Result<()> {
-        let limit = self.workers.count() * AHEAD;
+        let fitting = self.memory / MEMORY_PART / self.blob.leaf_bytes() as usize;
+        let limit = (self.workers.count() * AHEAD).min(fitting).max(1);
         let buffers = Buffers::new(limit);
+        let scratches = Arc::new(Mutex::new(Vec::<Scratch>::new()));
         let job = Arc::new(job);
         let mut under_way: VecDeque<(Option<Answer<T>>, u64)> = VecDeque::new();
         let walked = self.vault.walk(self.roots, self.blob, 0..self.blob.len, &mut |start, at, len| {
@@ -89,11 +95,13 @@ impl Reader<'_> {
             }
             let answer = (at != LeafAt::Hole).then(|| {
                 let (vault, roots, blob) = (self.vault.clone(), self.roots.clone(), self.blob.clone());
-                let (job, buffers) = (job.clone(), buffers.clone());
+                let (job, buffers, scratches) = (job.clone(), buffers.clone(), scratches.clone());
                 self.workers.ask(move |_| {
                     let leaf = vault.leaf(&roots, &blob, &at, len)?;
                     let mut buffer = buffers.take(leaf.bytes() as usize);
-                    vault.read_leaf(&roots, &leaf, &mut buffer, &mut Scratch::default())?;
+                    let mut scratch = locked(&scratches).pop().unwrap_or_default();
+                    vault.read_leaf(&roots, &leaf, &mut buffer, &mut scratch)?;
+                    locked(&scratches).push(scratch);
                     job(&leaf, start, buffer)
                 })
             });

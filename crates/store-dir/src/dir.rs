@@ -19,6 +19,8 @@ const FOLDERS: [&str; 6] = ["packs", "log", "snapshots", "index", "beats", "tmp"
 const BALLAST: &str = "ballast";
 /// Enough for the largest records of a garbage collection.
 const BALLAST_BYTES: u64 = 256 << 10;
+/// It is given up by as much as is needed, in steps of this.
+const BALLAST_STEP: u64 = 8 << 10;
 /// Temporary files older than this belong to nobody. Wrongly removed, one costs its writer a clear error.
 const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 
@@ -285,24 +287,36 @@ impl Objects for DirStore {
     }
 
     fn keep_room(&self) -> Result<()> {
-        if self.fs.len(BALLAST).is_ok_and(|len| len == BALLAST_BYTES) {
-            return Ok(());
-        }
+        let kept = self.fs.len(BALLAST).unwrap_or(0);
         // Bytes that no file system compresses away.
         let bytes: Vec<u8> = (0..BALLAST_BYTES / 8)
             .flat_map(|i| {
                 (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left((i % 61) as u32).to_le_bytes()
             })
             .collect();
-        self.through_temporary(&[&bytes], false, |temporary| self.fs.rename(temporary, BALLAST))
-            .context(|| self.failed("cannot write", BALLAST))
+        // As much as there is room for.
+        let mut len = BALLAST_BYTES;
+        while len > kept {
+            let written = self.through_temporary(&[&bytes[..len as usize]], false, |temporary| {
+                self.fs.rename(temporary, BALLAST)
+            });
+            match written {
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => len /= 2,
+                done => return done.context(|| self.failed("cannot write", BALLAST)),
+            }
+        }
+        Ok(())
     }
 
-    fn give_room(&self) -> Result<bool> {
-        match self.fs.unlink(BALLAST) {
+    fn give_room(&self, bytes: u64) -> Result<bool> {
+        let Ok(kept) = self.fs.len(BALLAST) else { return Ok(false) };
+        // Names and the file system's own tables need room, too.
+        let left = kept.saturating_sub(bytes + BALLAST_STEP) / BALLAST_STEP * BALLAST_STEP;
+        let given = if left > 0 { self.fs.truncate(BALLAST, left) } else { self.fs.unlink(BALLAST) };
+        match given {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(Error::io(self.failed("cannot remove", BALLAST), error)),
+            Err(error) => Err(Error::io(self.failed("cannot shorten", BALLAST), error)),
         }
     }
 

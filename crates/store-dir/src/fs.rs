@@ -31,6 +31,8 @@ pub trait Fs: Send + Sync {
     fn link(&self, from: &str, to: &str) -> io::Result<()>;
     /// Moves a file to a name, over what was there.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Makes a file shorter.
+    fn truncate(&self, path: &str, len: u64) -> io::Result<()>;
     /// Removes a name.
     fn unlink(&self, path: &str) -> io::Result<()>;
     /// The bytes of a file.

@@ -138,6 +138,10 @@ impl Fs for RealFs {
         moved
     }
 
+    fn truncate(&self, path: &str, len: u64) -> io::Result<()> {
+        OpenOptions::new().write(true).open(self.path(path))?.set_len(len)
+    }
+
     fn unlink(&self, path: &str) -> io::Result<()> {
         self.forget(path);
         fs::remove_file(self.path(path))

@@ -73,8 +73,9 @@ pub trait Objects: Send + Sync {
         Ok(())
     }
 
-    /// Gives the room up that was kept; says whether there was any.
-    fn give_room(&self) -> Result<bool> {
+    /// Gives up some of the room that was kept, enough for `bytes` more; says whether there was any.
+    fn give_room(&self, bytes: u64) -> Result<bool> {
+        let _ = bytes;
         Ok(false)
     }
 

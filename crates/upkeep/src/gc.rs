@@ -89,6 +89,15 @@ pub fn plan_gc(ground: &Ground) -> Result<GcPlan> {
 
 /// Fences what is dead, compacts what is mostly dead, condemns what nothing refers to, and removes what may go.
 pub fn collect(ground: &Ground, compaction: bool) -> Result<GcPlan> {
+    let done = collect_all(ground, compaction);
+    // What was given up to get here is kept again for the next time.
+    if let Err(error) = ground.objects.keep_room() {
+        tracing::debug!("no room is kept for a collection on a full disk: {error}");
+    }
+    done
+}
+
+fn collect_all(ground: &Ground, compaction: bool) -> Result<GcPlan> {
     let mut done = GcPlan { fenced: fence(ground)?, ..GcPlan::default() };
     let mut live = Live::new();
     if compaction {
@@ -105,10 +114,6 @@ pub fn collect(ground: &Ground, compaction: bool) -> Result<GcPlan> {
     let packs = condemn(ground, &mut live, &mut done)?;
     sweep(ground, &mut live, &packs, &mut done)?;
     tidy(ground, &mut live, &done)?;
-    // What was given up to get here is kept again for the next time.
-    if let Err(error) = ground.objects.keep_room() {
-        tracing::debug!("no room is kept for a collection on a full disk: {error}");
-    }
     Ok(done)
 }
 
@@ -266,7 +271,10 @@ fn tidy(ground: &Ground, live: &mut Live, done: &GcPlan) -> Result<()> {
     }
     if !done.removed.is_empty() {
         let gone: HashSet<PackName> = done.removed.iter().map(|&(name, _)| name).collect();
-        Index::open(ground.objects.clone())?.merge(&gone)?;
+        // The index is a cache: that it still names what is gone costs a look, and the next collection tries again.
+        if let Err(error) = Index::open(ground.objects.clone()).and_then(|index| index.merge(&gone)) {
+            tracing::info!("the fingerprint index was not tidied: {error}");
+        }
     }
     Ok(())
 }

@@ -69,6 +69,7 @@ fn quiet_says_nothing_of_success_and_everything_that_was_asked() {
         &["-q", "save", "melt", file, "--step", "1"][..],
         &["-q", "save", "melt", file, "--step", "2"],
         &["-q", "restore", "melt", "--to", to.to_str().expect("text")],
+        &["-q", "policy", "melt", "--keep-last", "2"],
         &["-q", "forget", "melt@1"],
         &["-q", "gc"],
     ] {

@@ -361,6 +361,14 @@ impl Fs for SimFs {
         Ok(())
     }
 
+    fn truncate(&self, path: &str, len: u64) -> io::Result<()> {
+        let mut world = self.world();
+        let inode = world.file(path)?;
+        world.step(|| format!("truncate {path}"))?;
+        world.inodes[inode].bytes.truncate(usize::try_from(len).unwrap_or(usize::MAX));
+        Ok(())
+    }
+
     fn unlink(&self, path: &str) -> io::Result<()> {
         let mut world = self.world();
         world.alive()?;

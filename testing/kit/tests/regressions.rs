@@ -518,3 +518,71 @@ fn several_compact_at_once() {
         assert!(repository.verify(&reading, None, &|_, _| {}).expect("verify").is_clean(), "seed {seed}");
     }
 }
+
+/// Exports a checkpoint and imports it elsewhere; the export.
+fn carried(from: &Repository, to: &Repository, step: u64) -> Vec<u8> {
+    let reading = from.read().expect("read");
+    let entry =
+        Spec::parse(&format!("melt@{step}")).expect("spec").find(&reading.state).expect("there")[0].clone();
+    let checkpoint = from.checkpoint(&reading, &entry).expect("open");
+    let mut export = Vec::new();
+    checkpoint.export(&mut export, &|_| {}).expect("export");
+    let mut input = &export[..];
+    let import = stdchk::Import::open(&mut input).expect("an export");
+    import.save_into(to, &app(), step, options(), &|_| {}).expect("import");
+    export
+}
+
+#[test]
+fn exports_of_long_pages_can_be_imported() {
+    let (_, from) = repository();
+    let (_, to) = repository();
+    let mut options = options();
+    options.engine.chunking = ChunkingChoice::Fixed(Chunking::Page(16 << 20));
+    options.engine.memory = 256 << 20;
+    let image = Random::new(8).bytes(17 << 20);
+    save(&from, 1, &image, options);
+    carried(&from, &to, 1);
+    assert!(read(&to, 1).expect("read") == image);
+}
+
+#[test]
+fn holes_are_exported_as_holes() {
+    let (_, from) = repository();
+    let (_, to) = repository();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("state");
+    let sparse = std::fs::File::create(&file).expect("a file");
+    sparse.set_len(300 << 20).expect("a hole");
+    std::os::unix::fs::FileExt::write_all_at(&sparse, b"something", 200 << 20).expect("bytes");
+    let mut save = from.save(&app(), 1, options()).expect("save");
+    save.add_paths(std::slice::from_ref(&file), &|_| {}).expect("add");
+    save.commit().expect("commit");
+    assert!(carried(&from, &to, 1).len() < 5000);
+    assert!(read(&to, 1).expect("read") == std::fs::read(file).expect("read"));
+}
+
+/// What was kept for hard times lasts through more than one deed, and through whatever others do in between.
+#[test]
+fn a_full_disk_can_be_freed_in_several_steps() {
+    let (fs, repository) = repository();
+    for step in 0..3 {
+        save(&repository, step, &Random::new(step).bytes(300_000), options());
+    }
+    let session = repository.begin(&app(), 9, None, SCRIPT_LEASE).expect("begin");
+    let mut part = repository.add(session, options()).expect("add");
+    part.add_stream("state", &mut &Random::new(7).bytes(200_000)[..], &|_| {}).expect("add");
+    part.finish().expect("finish");
+    fs.limit_room(0);
+    repository
+        .forget(&[repository.state().expect("state").checkpoints().next().expect("one").id()])
+        .expect("forget");
+    // Readers take what little room there is for their own records.
+    for _ in 0..40 {
+        read(&repository, 2).expect("read");
+    }
+    repository.abort(session).expect("abort");
+    let freed = stdchk::collect(&repository.ground(), true).expect("collect").removed_bytes();
+    assert!(freed > 500_000, "{freed}");
+    assert_eq!(fs.files()["ballast"].len(), 256 << 10, "room is kept again");
+}

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use stdchk_object::{AppName, CheckpointId, Locator, PackName, SessionId};
 
-use crate::op::{CheckpointEntry, ChunkRange, PartEntry, SessionEntry};
+use crate::op::{CheckpointEntry, ChunkRange, Op, PartEntry, SessionEntry, SessionKind};
 use crate::policy::Policy;
 
 /// A session that has not ended.
@@ -114,6 +114,23 @@ impl State {
     /// Which of `packs` a commit must list as revived, because they were condemned or forwarded meanwhile.
     pub fn to_revive(&self, packs: impl Iterator<Item = PackName>) -> Vec<PackName> {
         packs.filter(|pack| self.condemned.contains_key(pack) || self.forwards.contains_key(pack)).collect()
+    }
+
+    /// Whether an operation only leads to less being stored: such ones must be possible where nothing else is. That a
+    /// reader ends does not count: there are many, and once its process is gone it is fenced.
+    pub fn frees(&self, op: &Op) -> bool {
+        match op {
+            Op::Fence(..)
+            | Op::Drop(..)
+            | Op::SetPolicy(..)
+            | Op::Condemn(..)
+            | Op::Swept(..)
+            | Op::Unforward(..) => true,
+            Op::End(id) => {
+                self.sessions.get(id).is_none_or(|session| session.entry.kind != SessionKind::Reader)
+            }
+            _ => false,
+        }
     }
 
     /// Condemned packs whose files may be removed now.

@@ -144,7 +144,7 @@ impl PartWriter {
 
     fn ask_for(&self, page: u32, buffer: Buffer, parent: Option<ParentLeaf>) -> Answer<Unit> {
         let vault = self.vault.clone();
-        self.workers.ask(move |_| Ok(look(&vault, parent.as_ref(), page as usize, Arc::new(buffer))))
+        self.workers.ask(move |_| look(&vault, parent.as_ref(), page as usize, buffer, |_, _| Ok(())))
     }
 
     fn parent_leaf(&mut self, parent: &ParentContent, offset: u64, leaf_shift: u8) -> Option<ParentLeaf> {
@@ -199,12 +199,11 @@ impl PartWriter {
                 window.push_back(Pending::Hole(size));
             } else {
                 let parent = self.parent_leaf(parent, offset, leaf_shift);
-                let mut buffer = self.buffers.take(size as usize);
+                let buffer = self.buffers.take(size as usize);
                 let (source, vault) = (source.clone(), self.vault.clone());
-                let answer = self.workers.ask(move |_| {
-                    source.read_at(offset, &mut buffer)?;
-                    Ok(look(&vault, parent.as_ref(), page as usize, Arc::new(buffer)))
-                });
+                let read = move |at, bytes: &mut [u8]| source.read_at(offset + at as u64, bytes);
+                let answer =
+                    self.workers.ask(move |_| look(&vault, parent.as_ref(), page as usize, buffer, read));
                 window.push_back(Pending::Unit(answer, size));
             }
             offset += size;

@@ -119,16 +119,24 @@ struct Theirs {
     node: Option<(Hash, PackRef, u32)>,
 }
 
-/// Pages that are looked at and hashed together, while they are in the processor's cache.
-const GROUP_PAGES: usize = 16;
+/// Bytes that are read, looked at and hashed together, while they are in the processor's cache.
+const GROUP_BYTES: usize = 256 << 10;
+/// With fewer pages the lanes of the hash stay empty.
+const GROUP_PAGES_MIN: usize = 16;
 
 /// The hash of each page; `None` for zeros.
-fn page_hashes(bytes: &[u8], page: usize) -> Vec<Option<Hash>> {
+fn page_hashes(
+    bytes: &mut [u8],
+    page: usize,
+    read: &mut dyn FnMut(usize, &mut [u8]) -> Result<()>,
+) -> Result<Vec<Option<Hash>>> {
     const PENDING: Hash = Hash([0; 32]);
+    let group_bytes = GROUP_BYTES.max(GROUP_PAGES_MIN * page);
     let mut hashes = Vec::with_capacity(bytes.len().div_ceil(page));
-    let mut pieces = Vec::with_capacity(GROUP_PAGES);
-    for group in bytes.chunks(GROUP_PAGES * page) {
+    for (i, group) in bytes.chunks_mut(group_bytes).enumerate() {
+        read(i * group_bytes, group)?;
         let first = hashes.len();
+        let mut pieces = Vec::with_capacity(group_bytes / page);
         for bytes in group.chunks(page) {
             let is_data = !is_zero(bytes);
             hashes.push(is_data.then_some(PENDING));
@@ -136,13 +144,20 @@ fn page_hashes(bytes: &[u8], page: usize) -> Vec<Option<Hash>> {
         }
         let mut pending = hashes[first..].iter_mut().flatten();
         let found = |hash| *pending.next().expect("one for each piece") = hash;
-        Domain::Data.hash_each(pieces.drain(..), found);
+        Domain::Data.hash_each(pieces, found);
     }
-    hashes
+    Ok(hashes)
 }
 
-/// Looks at a stretch page by page.
-pub fn look(vault: &Vault, parent: Option<&ParentLeaf>, page: usize, buffer: Arc<Buffer>) -> Unit {
+/// Looks at a stretch page by page. `read` brings the bytes at an offset of the stretch; it may do nothing where they are
+/// in the buffer already.
+pub fn look(
+    vault: &Vault,
+    parent: Option<&ParentLeaf>,
+    page: usize,
+    mut buffer: Buffer,
+    mut read: impl FnMut(usize, &mut [u8]) -> Result<()>,
+) -> Result<Unit> {
     let compared = parent.map(|parent| parent_pages(vault, parent, page, buffer.len()));
     let Theirs { packs, pages: theirs, node } = match compared {
         Some(Ok(known)) => known,
@@ -157,6 +172,7 @@ pub fn look(vault: &Vault, parent: Option<&ParentLeaf>, page: usize, buffer: Arc
         (Some(hash), Some(&Some((pack, chunk, same)))) if same == hash => Page::Same(pack, chunk),
         (Some(hash), _) => Page::Other(hash),
     };
-    let pages = page_hashes(&buffer, page).into_iter().enumerate().map(look_at).collect();
-    Unit { buffer, page, pages, packs, leaf: node }
+    let hashes = page_hashes(&mut buffer, page, &mut read)?;
+    let pages = hashes.into_iter().enumerate().map(look_at).collect();
+    Ok(Unit { buffer: Arc::new(buffer), page, pages, packs, leaf: node })
 }

@@ -13,6 +13,8 @@ use super::{OpenPack, Roots, Scratch, Vault};
 
 /// Bytes that nobody wants are read, too, where they lie between wanted ones and are no more than this.
 const GAP_MAX: u64 = 16 << 10;
+/// And no more than this in one call.
+const GAPS_MAX: u64 = 256 << 10;
 
 /// Chunks of a run that lie side by side, stored as they are, and where they go.
 struct Fetch<'a> {
@@ -30,10 +32,21 @@ impl Fetch<'_> {
         self.offset + self.target.len() as u64
     }
 
-    fn is_near(&self, next: &Fetch) -> bool {
-        let gap = next.offset.checked_sub(self.end());
-        self.pack().pack.name == next.pack().pack.name && gap.is_some_and(|gap| gap <= GAP_MAX)
+    /// The bytes between this and the next one, if they may be read together.
+    fn gap_to(&self, next: &Fetch) -> Option<u64> {
+        let gap = next.offset.checked_sub(self.end())?;
+        (self.pack().pack.name == next.pack().pack.name && gap <= GAP_MAX).then_some(gap)
     }
+}
+
+/// How many, from the first on, are read with one call.
+fn count_near(fetches: &[Fetch]) -> usize {
+    let mut gaps = 0;
+    let near = fetches.windows(2).take_while(|pair| {
+        gaps += pair[0].gap_to(&pair[1]).unwrap_or(GAPS_MAX + 1);
+        gaps <= GAPS_MAX
+    });
+    1 + near.count()
 }
 
 impl Vault {
@@ -55,7 +68,13 @@ impl Vault {
             }
         }
         fetches.sort_unstable_by_key(|fetch| (fetch.pack().pack.name, fetch.offset));
-        fetches.chunk_by_mut(Fetch::is_near).try_for_each(|near| self.fetch(near))
+        let mut rest = &mut fetches[..];
+        while !rest.is_empty() {
+            let (near, others) = std::mem::take(&mut rest).split_at_mut(count_near(rest));
+            self.fetch(near, scratch)?;
+            rest = others;
+        }
+        Ok(())
     }
 
     /// Notes what must be fetched for an extent; what is compressed or wanted only in part is read at once.
@@ -80,8 +99,8 @@ impl Vault {
     }
 
     /// Reads chunks that lie near each other with one call, and checks them.
-    fn fetch(&self, near: &mut [Fetch]) -> Result<()> {
-        if near.len() > 1 && self.fetch_together(near).is_ok() {
+    fn fetch(&self, near: &mut [Fetch], scratch: &mut Scratch) -> Result<()> {
+        if near.len() > 1 && self.fetch_together(near, scratch).is_ok() {
             return Ok(());
         }
         // One by one, so that what is wrong is found out for just the chunks that it concerns.
@@ -91,12 +110,12 @@ impl Vault {
         })
     }
 
-    fn fetch_together(&self, near: &mut [Fetch]) -> Result<()> {
+    fn fetch_together(&self, near: &mut [Fetch], scratch: &mut Scratch) -> Result<()> {
         let name = near[0].pack().pack.name;
         let start = near[0].offset;
         let wanted: u64 = near.iter().map(|fetch| fetch.target.len() as u64).sum();
-        let mut unwanted = vec![0; (near[near.len() - 1].end() - start - wanted) as usize];
-        let mut gaps = &mut unwanted[..];
+        scratch.bytes.resize((near[near.len() - 1].end() - start - wanted) as usize, 0);
+        let mut gaps = &mut scratch.bytes[..];
         let mut buffers: Vec<&mut [u8]> = Vec::with_capacity(2 * near.len());
         let mut at = start;
         for fetch in &mut *near {

@@ -178,7 +178,7 @@ impl Vault {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // Caches and notes are whole after every statement, so a panic elsewhere does not spoil them.
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

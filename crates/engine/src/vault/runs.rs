@@ -13,7 +13,7 @@ use super::{OpenPack, Vault, locked};
 #[derive(Default)]
 pub struct Scratch {
     press: Press,
-    bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
 }
 
 impl Vault {

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use stdchk_catalog::{CheckpointEntry, Op, State};
-use stdchk_engine::{DiffRange, Reader, Roots, Sink, View, diff_blobs};
+use stdchk_engine::{DiffRange, Reader, Roots, Sink, Stretch, View, diff_blobs};
 use stdchk_object::error::Context;
 use stdchk_object::manifest::Manifest;
 use stdchk_object::member::{Content, Member};
@@ -17,6 +17,9 @@ use stdchk_upkeep::{Health, VerifyReport, check_quick, verify};
 
 use crate::naming::Spec;
 use crate::repository::{Reading, Repository};
+
+/// Zeros written at once.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// A member with its part's rank.
 #[derive(Clone, Debug)]
@@ -188,8 +191,9 @@ impl Checkpoint<'_> {
     /// Reads a member; what is found damaged is recorded.
     fn with_reader(&self, member: &RankedMember, read: impl FnOnce(Reader) -> Result<()>) -> Result<()> {
         let blob = &self.content(member)?.blob;
-        let (vault, workers) = (&self.reading.vault, &self.repository.workers);
-        read(Reader { vault, roots: &member.roots, blob, workers }).map_err(|error| {
+        let (vault, repository) = (&self.reading.vault, self.repository);
+        let (workers, memory) = (&repository.workers, repository.memory);
+        read(Reader { vault, roots: &member.roots, blob, workers, memory }).map_err(|error| {
             self.repository.record_damage(self.reading);
             error.within(format!("{:?} of checkpoint {} cannot be read", member.member.path, self.entry.id()))
         })
@@ -197,24 +201,35 @@ impl Checkpoint<'_> {
 
     /// Writes a member's bytes to a stream, in order.
     pub fn write_to(&self, member: &RankedMember, out: &mut dyn Write, progress: &dyn Fn(u64)) -> Result<()> {
-        self.read_chunks(member, &mut |bytes| {
+        let mut write = |bytes: &[u8]| {
             out.write_all(bytes).context(|| "cannot write to the output".to_owned())?;
             progress(bytes.len() as u64);
             Ok(())
+        };
+        self.read_stretches(member, &mut |stretch| match stretch {
+            Stretch::Data(bytes) => write(bytes),
+            Stretch::Zeros(mut len) => {
+                while len > 0 {
+                    let some = len.min(ZEROS.len() as u64);
+                    write(&ZEROS[..some as usize])?;
+                    len -= some;
+                }
+                Ok(())
+            }
         })
     }
 
-    /// Calls `each` with a member's bytes, in order and in pieces of bounded size.
-    pub fn read_chunks(
+    /// Calls `each` with a member's bytes, in order and in stretches that are short except where they are zeros.
+    pub fn read_stretches(
         &self,
         member: &RankedMember,
-        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+        each: &mut dyn FnMut(Stretch) -> Result<()>,
     ) -> Result<()> {
         // What the caller fails at says nothing about the member.
         let mut failed = None;
         let read = self.with_reader(member, |reader| {
-            reader.stream(&mut |bytes| {
-                each(bytes).map_err(|error| {
+            reader.stream(&mut |stretch| {
+                each(stretch).map_err(|error| {
                     failed = Some(error);
                     Error::invalid("the caller wants no more")
                 })

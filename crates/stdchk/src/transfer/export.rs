@@ -2,12 +2,13 @@
 
 use std::io::Write;
 
+use stdchk_engine::Stretch;
 use stdchk_object::Result;
 use stdchk_object::error::Context;
 use stdchk_object::member::{Body, Member};
 use stdchk_object::wire::Writer;
 
-use super::{DATA, END, FrameWriter, HEAD, HOLE, MAGIC, MEMBER, VERSION};
+use super::{DATA, END, FRAME_RAW_MAX, FrameWriter, HEAD, HOLE, MAGIC, MEMBER, VERSION};
 use crate::checkpoint::{Checkpoint, RankedMember};
 
 const ZSTD_LEVEL: i32 = 1;
@@ -66,20 +67,42 @@ impl Checkpoint<'_> {
         if content.is_none() {
             return Ok(());
         }
-        self.read_chunks(ranked, &mut |bytes| {
-            progress(bytes.len() as u64);
-            if bytes.iter().all(|&byte| byte == 0) {
-                let mut hole = Writer::new();
-                hole.varint(bytes.len() as u64);
-                return frames.frame(HOLE, &hole.into_bytes());
+        let mut zeros = 0;
+        self.read_stretches(ranked, &mut |stretch| match stretch {
+            Stretch::Zeros(len) => {
+                progress(len);
+                zeros += len;
+                Ok(())
             }
-            let packed = zstd::bulk::compress(bytes, ZSTD_LEVEL).context(|| "cannot compress".to_owned())?;
-            let (codec, stored) = if packed.len() < bytes.len() { (2, &packed[..]) } else { (0, bytes) };
-            let mut data = Writer::new();
-            data.u8(codec);
-            data.varint(bytes.len() as u64);
-            data.raw(stored);
-            frames.frame(DATA, &data.into_bytes())
-        })
+            Stretch::Data(bytes) => bytes.chunks(FRAME_RAW_MAX).try_for_each(|bytes| {
+                progress(bytes.len() as u64);
+                if bytes.iter().all(|&byte| byte == 0) {
+                    zeros += bytes.len() as u64;
+                    return Ok(());
+                }
+                export_hole(frames, std::mem::take(&mut zeros))?;
+                export_data(frames, bytes)
+            }),
+        })?;
+        export_hole(frames, zeros)
     }
+}
+
+fn export_hole(frames: &mut FrameWriter, len: u64) -> Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    let mut hole = Writer::new();
+    hole.varint(len);
+    frames.frame(HOLE, &hole.into_bytes())
+}
+
+fn export_data(frames: &mut FrameWriter, bytes: &[u8]) -> Result<()> {
+    let packed = zstd::bulk::compress(bytes, ZSTD_LEVEL).context(|| "cannot compress".to_owned())?;
+    let (codec, stored) = if packed.len() < bytes.len() { (2, &packed[..]) } else { (0, bytes) };
+    let mut data = Writer::new();
+    data.u8(codec);
+    data.varint(bytes.len() as u64);
+    data.raw(stored);
+    frames.frame(DATA, &data.into_bytes())
 }

@@ -45,8 +45,10 @@ fn describe(body: &[u8]) -> Result<Described> {
 struct MemberBytes<'a, 'b> {
     frames: &'a mut FrameReader<'b>,
     left: u64,
+    /// The rest of the last data frame, from `used` on, or of the last hole.
     piece: Vec<u8>,
     used: usize,
+    zeros: u64,
     /// Why reading stopped; a `Read` cannot carry it.
     error: Option<Error>,
 }
@@ -55,7 +57,7 @@ impl MemberBytes<'_, '_> {
     fn next_piece(&mut self) -> Result<()> {
         let (sort, body) = self.frames.frame()?;
         let mut r = Reader::new(&body, "export");
-        match sort {
+        let len = match sort {
             DATA => {
                 let codec = r.u8()?;
                 let raw = r.bounded(FRAME_RAW_MAX as u64, "a frame's length")? as usize;
@@ -69,25 +71,26 @@ impl MemberBytes<'_, '_> {
                 if self.piece.len() != raw {
                     return Err(r.corrupt("a frame has another length than it says"));
                 }
+                self.used = 0;
+                raw as u64
             }
             HOLE => {
-                let len = r.bounded(FRAME_RAW_MAX as u64, "a hole's length")? as usize;
-                self.piece = vec![0; len];
+                self.zeros = r.varint()?;
+                self.zeros
             }
             _ => return Err(r.corrupt("a member ends too early")),
-        }
-        if self.piece.is_empty() || self.piece.len() as u64 > self.left {
+        };
+        if len == 0 || len > self.left {
             return Err(r.corrupt("a member's frames do not match its length"));
         }
-        self.left -= self.piece.len() as u64;
-        self.used = 0;
+        self.left -= len;
         Ok(())
     }
 }
 
 impl Read for MemberBytes<'_, '_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        if self.used == self.piece.len() {
+        if self.used == self.piece.len() && self.zeros == 0 {
             if self.left == 0 {
                 return Ok(0);
             }
@@ -95,6 +98,12 @@ impl Read for MemberBytes<'_, '_> {
                 self.error = Some(error);
                 return Err(std::io::Error::other("the export cannot be read"));
             }
+        }
+        if self.zeros > 0 {
+            let len = buffer.len().min(usize::try_from(self.zeros).unwrap_or(usize::MAX));
+            buffer[..len].fill(0);
+            self.zeros -= len as u64;
+            return Ok(len);
         }
         let len = buffer.len().min(self.piece.len() - self.used);
         buffer[..len].copy_from_slice(&self.piece[self.used..self.used + len]);
@@ -201,6 +210,7 @@ impl<'a> Import<'a> {
                 left: member.len,
                 piece: Vec::new(),
                 used: 0,
+                zeros: 0,
                 error: None,
             };
             part.import_member(

@@ -13,20 +13,24 @@ pub fn policy(cli: &Cli, out: &Out, args: &PolicyArgs) -> Result<u8> {
     let purge_after_s = args.purge_after.map(|time| time.as_secs());
     let keep_last = if args.replace { Some(1) } else { args.keep_last };
     let asked = Policy { keep_last, keep_every: args.keep_every, purge_after_s };
-    let policy = if asked != Policy::KEEP_ALL || args.keep_all {
+    let sets = asked != Policy::KEEP_ALL || args.keep_all;
+    let policy = if sets {
         // A policy may be set before the first save.
         open_or_create(cli)?.set_policy(&app, &asked)?;
         asked
     } else {
         open(cli)?.state()?.apps().get(&app).map(|app| app.policy.clone()).unwrap_or_default()
     };
-    out.either(
-        || {
-            json!({ "app": app.as_str(), "policy": policy.to_string(), "keep_last": policy.keep_last,
-                "keep_every": policy.keep_every, "purge_after_s": policy.purge_after_s })
-        },
-        || format!("{app}: {policy}"),
-    );
+    let value = || {
+        json!({ "app": app.as_str(), "policy": policy.to_string(), "keep_last": policy.keep_last,
+            "keep_every": policy.keep_every, "purge_after_s": policy.purge_after_s })
+    };
+    let text = || format!("{app}: {policy}");
+    if sets {
+        out.did(value, text)
+    } else {
+        out.either(value, text)
+    }
     Ok(0)
 }
 
