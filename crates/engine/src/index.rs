@@ -10,7 +10,7 @@
 //! A segment: `STDCHKIX`, u16 version 1, u8 bits, u8 0, u32 entries, u32 packs, u32 0; then `2^bits + 1` u32: where
 //! each bucket begins; entries of u64 fingerprint and u32 pack, by fingerprint; 16 bytes for each pack: its name; 32 bytes: the hash of all that under the envelope context, for `verify`.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use stdchk_object::hash::Domain;
@@ -20,8 +20,10 @@ use stdchk_store::Objects;
 const MAGIC: &[u8; 8] = b"STDCHKIX";
 const HEAD_BYTES: usize = 24;
 const ENTRY_BYTES: usize = 12;
-/// Segments beyond which they are merged into one.
+/// Small segments beyond which they are merged into one.
 const SEGMENTS_MAX: usize = 8;
+/// A segment that is no longer small.
+const SMALL_ENTRIES: usize = 256 << 10;
 /// Entries that a merged segment may have; beyond, every other one is forgotten.
 const ENTRIES_MAX: usize = 16 << 20;
 /// Entries of a bucket, on average.
@@ -185,35 +187,46 @@ impl Index {
             return Ok(());
         }
         self.objects.replace(&format!("index/{}", new_name()?), &builder.encode(), false)?;
-        if self.segments.len() < SEGMENTS_MAX {
-            return Ok(());
-        }
-        Index::open(self.objects)?.merge(&HashSet::new())
+        let mut index = Index::open(self.objects)?;
+        // Large segments are left to the garbage collection: a save must not pay for the size of the repository.
+        index.segments.retain(|segment| segment.entries <= SMALL_ENTRIES);
+        if index.segments.len() <= SEGMENTS_MAX { Ok(()) } else { index.merge(&HashSet::new()) }
     }
 
     /// Makes one segment of all, without the packs that are gone. What others publish meanwhile stays beside it.
     pub fn merge(self, gone: &HashSet<PackName>) -> Result<()> {
         let mut merged = IndexBuilder::default();
+        let mut places: HashMap<PackName, u32> = HashMap::new();
         for segment in &self.segments {
             let packs = segment.packs(&*self.objects, 0, segment.packs)?;
-            let base = merged.packs.len() as u32;
-            let entries = segment.entries(&*self.objects, 0, segment.entries)?.into_iter();
-            let lives = |entry: &(u64, u32)| packs.get(entry.1 as usize).is_some_and(|p| !gone.contains(p));
-            merged.entries.extend(entries.filter(lives).map(|(print, pack)| (print, base + pack)));
-            merged.packs.extend(packs);
+            for (print, pack) in segment.entries(&*self.objects, 0, segment.entries)? {
+                let Some(name) = packs.get(pack as usize).filter(|name| !gone.contains(name)) else {
+                    continue;
+                };
+                let place = *places.entry(*name).or_insert_with(|| {
+                    merged.packs.push(*name);
+                    merged.packs.len() as u32 - 1
+                });
+                merged.entries.push((print, place));
+            }
         }
+        // Several may merge the same segments at once, and what they made is merged in its turn.
+        merged.entries.sort_unstable();
+        merged.entries.dedup();
         while merged.entries.len() > ENTRIES_MAX {
             let mut odd = false;
             merged.entries.retain(|_| {
                 odd = !odd;
                 odd
             });
+            merged.drop_unused_packs();
         }
-        merged.drop_unused_packs();
+        let mut old: Vec<String> = self.segments.into_iter().map(|segment| segment.name).collect();
         if !merged.entries.is_empty() {
-            self.objects.replace(&format!("index/{}", new_name()?), &merged.encode(), false)?;
+            let name = merged_name(&mut old, gone);
+            self.objects.replace(&name, &merged.encode(), false)?;
+            old.retain(|old| *old != name);
         }
-        let old: Vec<String> = self.segments.into_iter().map(|segment| segment.name).collect();
         self.objects.delete(&old)
     }
 
@@ -255,6 +268,15 @@ impl IndexBuilder {
     }
 }
 
+/// The name of what is made of some segments: whoever merges the same ones writes the same.
+fn merged_name(segments: &mut [String], gone: &HashSet<PackName>) -> String {
+    segments.sort();
+    let mut gone: Vec<&PackName> = gone.iter().collect();
+    gone.sort();
+    let said = format!("{segments:?} {gone:?}");
+    format!("index/{:016x}", Domain::Envelope.hash(said.as_bytes()).prefix())
+}
+
 fn new_name() -> Result<String> {
     let number = getrandom::u64().map_err(|e| Error::new(Kind::Io, format!("no random numbers: {e}")))?;
     Ok(format!("{number:016x}"))
@@ -293,6 +315,32 @@ mod tests {
         let index = Index::open(objects).unwrap();
         assert!(index.find(&hash(3_500)).unwrap().is_empty());
         assert!(index.find(&hash(4_500)).unwrap().contains(&pack(4)));
+    }
+
+    #[test]
+    fn merging_the_same_twice_makes_nothing_larger() {
+        let objects: Arc<dyn Objects> = Arc::new(MemoryStore::new());
+        for session in 0..4u32 {
+            let mut builder = IndexBuilder::default();
+            (0..500).for_each(|i| builder.add(&hash(session * 500 + i), pack(session)));
+            Index::open(objects.clone()).unwrap().publish(builder).unwrap();
+        }
+        for _ in 0..5 {
+            // A second merger has read the segments before the first removed them.
+            let segments: Vec<(String, Vec<u8>)> = objects
+                .names("index")
+                .unwrap()
+                .into_iter()
+                .map(|name| format!("index/{name}"))
+                .map(|name| (name.clone(), objects.get(&name).unwrap().unwrap()))
+                .collect();
+            Index::open(objects.clone()).unwrap().merge(&HashSet::new()).unwrap();
+            segments.iter().for_each(|(name, bytes)| objects.replace(name, bytes, false).unwrap());
+            Index::open(objects.clone()).unwrap().merge(&HashSet::from([pack(9)])).unwrap();
+        }
+        let index = Index::open(objects.clone()).unwrap();
+        assert_eq!((index.segments.len(), index.entry_count(), index.segments[0].packs), (1, 2000, 4));
+        (0..2000).for_each(|i| assert!(index.find(&hash(i)).unwrap().contains(&pack(i / 500))));
     }
 
     #[test]

@@ -74,6 +74,9 @@ fn check_clean(store: &Path) {
         packs += std::fs::read_dir(folder.unwrap().path()).unwrap().count() as u64;
     }
     assert_eq!(packs, live, "packs are left that nothing needs");
+    let index = std::fs::read_dir(store.join("index")).unwrap();
+    let index: u64 = index.map(|segment| segment.unwrap().metadata().unwrap().len()).sum();
+    assert!(index < 1 << 20, "the fingerprint index has grown to {index} bytes");
     let sessions = succeed(store, &["sessions", "--json"]);
     assert_eq!(sessions, "", "sessions are left open");
     let verify = run(store, &["verify"]);
