@@ -29,6 +29,21 @@ pub fn generated(dir: &Path, mib: usize) -> Series {
     Series { name: "generated, 10 % of the pages rewritten each time", files }
 }
 
+/// The same, but each version also has four pieces inserted, of up to 64 KiB and aligned to nothing.
+pub fn unaligned(dir: &Path, mib: usize) -> Series {
+    let mut random = Random::new(2027);
+    let mut image = random.bytes(mib << 20);
+    let mut files = Vec::new();
+    for version in 0..5 {
+        let path = dir.join(format!("unaligned.{version}"));
+        std::fs::write(&path, &image).expect("room for the input");
+        files.push((path, image.len() as u64));
+        generate::touch_pages(&mut image, 10, &mut random);
+        generate::insert(&mut image, 4, 64 << 10, &mut random);
+    }
+    Series { name: "the same with four unaligned insertions each time", files }
+}
+
 const MELT: &str = "units lj
 atom_style atomic
 lattice fcc 0.8442

@@ -34,6 +34,8 @@ fn main() {
     println!("{} rounds, medians; every figure is a whole process\n", bench.rounds);
     let generated = inputs::generated(&bench.dir, option("--mib", 1024));
     bench.series(&generated);
+    drop(generated);
+    bench.series(&inputs::unaligned(&bench.dir, option("--mib", 1024)));
     if let Some(series) = inputs::gcore_of_lammps(&bench.dir) {
         bench.series(&series);
     } else {

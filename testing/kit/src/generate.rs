@@ -71,6 +71,15 @@ pub fn touch_pages(image: &mut [u8], percent: u64, random: &mut Random) {
     }
 }
 
+/// Inserts `count` pieces of up to `longest` bytes at random places, none of them aligned to anything.
+pub fn insert(image: &mut Vec<u8>, count: usize, longest: usize, random: &mut Random) {
+    for _ in 0..count {
+        let at = random.below(image.len() as u64 + 1) as usize;
+        let len = 1 + random.below(longest as u64) as usize;
+        image.splice(at..at, random.bytes(len));
+    }
+}
+
 /// An image that looks like a process: noise, numbers, text and untouched pages.
 pub fn process_image(len: usize, random: &mut Random) -> Vec<u8> {
     let mut image = Vec::with_capacity(len);

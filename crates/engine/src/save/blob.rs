@@ -130,21 +130,21 @@ impl BlobWriter {
         }
     }
 
-    /// Takes a stretch of pages.
+    /// Takes a stretch that was looked at.
     pub fn unit(&mut self, part: &mut PartWriter, unit: Unit) -> Result<()> {
-        let len_of = |i: usize| unit.page.min(unit.buffer.len() - i * unit.page);
-        let others = unit.pages.iter().enumerate().filter_map(|(i, page)| match page {
-            Page::Other(hash) => Some((*hash, len_of(i) as u32)),
+        let others = unit.cuts.iter().filter_map(|cut| match cut.what {
+            Page::Other(hash) => Some((hash, cut.len)),
             _ => None,
         });
         self.consult(part, others.clone());
         unit.leaf.into_iter().for_each(|node| part.know_node(node));
         // A buffer that is kept must be mostly new, or the budget fills with what is not needed.
-        let keep = others.count() == unit.pages.len() && part.may_keep(&unit.buffer);
-        for (i, page) in unit.pages.iter().enumerate() {
-            let start = i * unit.page;
-            let range = start..start + len_of(i);
-            match *page {
+        let keep = others.count() == unit.cuts.len() && part.may_keep(&unit.buffer);
+        let mut start = 0;
+        for cut in &unit.cuts {
+            let range = start..start + cut.len as usize;
+            start = range.end;
+            match cut.what {
                 Page::Zero => self.hole(part, range.len() as u64)?,
                 Page::Same(pack, chunk) => {
                     let pack = unit.packs[pack as usize];

@@ -16,9 +16,12 @@
 mod assembly;
 mod blob;
 mod finish;
+mod grid;
+mod parent;
 mod rewrite;
 mod stream;
 mod unit;
+mod window;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};

@@ -1,6 +1,5 @@
 //! Feeding members through the pipeline: files that can be read at any place, and streams.
 
-use std::collections::VecDeque;
 use std::io::Read;
 use std::sync::{Arc, Mutex};
 
@@ -9,20 +8,16 @@ use stdchk_object::member::{Chunking, Content};
 use stdchk_object::tree::{LEAF_SHIFT, NodeRef};
 use stdchk_object::{Error, Hash, PackRef, Result};
 
+use super::PartWriter;
 use super::assembly::data_hash;
-use super::blob::BlobWriter;
-use super::unit::{ParentLeaf, Source, Unit, look};
-use super::{PartWriter, empty_content};
-use crate::buffers::Buffer;
+use super::parent::Parent;
+use super::unit::{Look, Source};
+use super::window::{Pending, Trail, Window};
 use crate::options::{ChunkingChoice, unit_for};
 use crate::vault::{LeafAt, Roots};
-use crate::workers::Answer;
 
-/// Pages of a file that are compared with the parent to choose a chunking.
-const SAMPLED_PAGES: u64 = 64;
-/// The chunkings that `auto` chooses from.
+/// What `auto` means where there is no parent.
 const AUTO_PAGE: Chunking = Chunking::Page(4096);
-const AUTO_CDC: Chunking = Chunking::Cdc(8192);
 
 type ParentContent = Option<(Arc<Roots>, Content)>;
 
@@ -40,7 +35,7 @@ impl PartWriter {
         let shares = self.shares.len();
         let parent = self.parent_member(path);
         self.begin_member();
-        let content = match self.choose(&*source, &parent)? {
+        let content = match self.chunking(&parent) {
             Chunking::Page(page) => self.pages_of_source(source, page, &parent, progress)?,
             Chunking::Cdc(average) => {
                 let mut reader = SourceReader { source, at: 0 };
@@ -81,11 +76,7 @@ impl PartWriter {
         let shares = self.shares.len();
         let parent = self.parent_member(path);
         self.begin_member();
-        let chunking = match (self.options.chunking, &parent) {
-            (ChunkingChoice::Fixed(chunking), _) => chunking,
-            (ChunkingChoice::Auto, Some((_, content))) => self.inherited(content),
-            (ChunkingChoice::Auto, None) => AUTO_PAGE,
-        };
+        let chunking = self.chunking(&parent);
         let content = match chunking {
             Chunking::Page(page) => self.pages_of_stream(stream, page, &parent, progress)?,
             Chunking::Cdc(average) => self.chunks_of_stream(stream, average, progress)?,
@@ -98,35 +89,13 @@ impl PartWriter {
         self.advisor = Arc::new(Mutex::new(Advisor::new(self.options.coding)));
     }
 
-    /// Which chunking to use. A file that changed in place is told by pages that are where they were; one that
-    /// grew or shrank by an odd number of bytes, and has lost its place, by content.
-    fn choose(&self, source: &dyn Source, parent: &ParentContent) -> Result<Chunking> {
-        if let ChunkingChoice::Fixed(chunking) = self.options.chunking {
-            return Ok(chunking);
+    /// Which chunking to use: what was asked for, or what the parent has.
+    fn chunking(&self, parent: &ParentContent) -> Chunking {
+        match (self.options.chunking, parent) {
+            (ChunkingChoice::Fixed(chunking), _) => chunking,
+            (ChunkingChoice::Auto, Some((_, content))) => self.inherited(content),
+            (ChunkingChoice::Auto, None) => AUTO_PAGE,
         }
-        let Some((roots, content)) = parent else { return Ok(AUTO_PAGE) };
-        let inherited = self.inherited(content);
-        let Chunking::Page(page) = inherited else { return Ok(inherited) };
-        let step = u64::from(page);
-        let (ours, theirs) = (source.len(), content.blob.len);
-        if ours.abs_diff(theirs).is_multiple_of(step) || ours.min(theirs) < SAMPLED_PAGES * step {
-            return Ok(inherited);
-        }
-        let pages = ours.min(theirs) / step;
-        let (mut same, mut looked) = (0, 0);
-        let mut bytes = vec![0; page as usize];
-        for i in 0..SAMPLED_PAGES {
-            let offset = i * pages / SAMPLED_PAGES * step;
-            source.read_at(offset, &mut bytes)?;
-            if bytes.iter().all(|&byte| byte == 0) {
-                continue;
-            }
-            looked += 1;
-            let mut then = vec![0; page as usize];
-            let read = self.vault.read_range(roots, &content.blob, offset, &mut then);
-            same += u32::from(read.is_ok() && then == bytes);
-        }
-        Ok(if looked > 0 && same * 8 < looked { AUTO_CDC } else { inherited })
     }
 
     fn leaf_shift(page: u32) -> u8 {
@@ -142,29 +111,41 @@ impl PartWriter {
         if unit_for(content.chunking) <= self.options.unit() { content.chunking } else { AUTO_PAGE }
     }
 
-    fn ask_for(&self, page: u32, buffer: Buffer, parent: Option<ParentLeaf>) -> Answer<Unit> {
-        let vault = self.vault.clone();
-        self.workers.ask(move |_| look(&vault, parent.as_ref(), page as usize, buffer, |_, _| Ok(())))
+    /// How to look at the stretch at `offset`.
+    fn look(&mut self, trail: &Trail, parent: &ParentContent, page: u32, offset: u64) -> Look {
+        let follow = self.options.chunking == ChunkingChoice::Auto;
+        let parent = self.parent_at(trail, parent, page, offset);
+        let search = follow && parent.is_some() && trail.may_search();
+        Look { offset, page: page as usize, parent, follow, search }
     }
 
-    fn parent_leaf(&mut self, parent: &ParentContent, offset: u64, leaf_shift: u8) -> Option<ParentLeaf> {
+    fn parent_at(&mut self, trail: &Trail, parent: &ParentContent, page: u32, offset: u64) -> Option<Parent> {
         let (roots, content) = parent.as_ref()?;
-        if content.blob.leaf_shift != leaf_shift || offset >= content.blob.len {
+        if content.chunking != Chunking::Page(page) {
             return None;
         }
-        let mut leaf = None;
+        let leaf = if trail.shift == 0 { self.parent_leaf(roots, content, page, offset) } else { None };
+        Some(Parent { roots: roots.clone(), blob: content.blob.clone(), leaf, shift: trail.shift })
+    }
+
+    /// The parent's leaf at the very same place. The nodes on the way to it become known.
+    fn parent_leaf(
+        &mut self,
+        roots: &Roots,
+        content: &Content,
+        page: u32,
+        offset: u64,
+    ) -> Option<(LeafAt, u64)> {
+        if content.blob.leaf_shift != Self::leaf_shift(page) || offset >= content.blob.len {
+            return None;
+        }
         let vault = self.vault.clone();
         let mut seen = Vec::new();
         let found = vault
             .find_leaf(roots, &content.blob, offset, &mut |hash, pack, chunk| seen.push((hash, pack, chunk)));
         seen.into_iter().for_each(|node| self.know_node(node));
-        if let Ok((at, start, len)) = found
-            && at != LeafAt::Hole
-            && start == offset
-        {
-            leaf = Some(ParentLeaf { roots: roots.clone(), blob: content.blob.clone(), at, len });
-        }
-        leaf
+        let (at, start, len) = found.ok()?;
+        (at != LeafAt::Hole && start == offset).then_some((at, len))
     }
 
     /// A node that the parent has and that was read whole: the same bytes need not be stored again.
@@ -184,34 +165,25 @@ impl PartWriter {
     ) -> Result<Content> {
         let leaf_shift = Self::leaf_shift(page);
         let step = 1u64 << leaf_shift;
-        let mut blob = BlobWriter::new(leaf_shift);
-        let mut window: VecDeque<Pending> = VecDeque::new();
-        let (len, limit) = (source.len(), self.window());
+        let mut window = Window::new(self.window(), leaf_shift, progress);
+        let len = source.len();
         let mut offset = 0;
         while offset < len {
             let size = step.min(len - offset);
-            if window.len() >= limit
-                && let Some(oldest) = window.pop_front()
-            {
-                oldest.absorb(self, &mut blob, progress)?;
-            }
+            window.make_room(self)?;
             if source.next_data(offset) >= offset + size {
-                window.push_back(Pending::Hole(size));
+                window.push(Pending::Hole(size));
             } else {
-                let parent = self.parent_leaf(parent, offset, leaf_shift);
+                let look = self.look(&window.trail, parent, page, offset);
                 let buffer = self.buffers.take(size as usize);
                 let (source, vault) = (source.clone(), self.vault.clone());
                 let read = move |at, bytes: &mut [u8]| source.read_at(offset + at as u64, bytes);
-                let answer =
-                    self.workers.ask(move |_| look(&vault, parent.as_ref(), page as usize, buffer, read));
-                window.push_back(Pending::Unit(answer, size));
+                let answer = self.workers.ask(move |_| look.at(&vault, buffer, read));
+                window.push(Pending::Unit(answer, size));
             }
             offset += size;
         }
-        for pending in window {
-            pending.absorb(self, &mut blob, progress)?;
-        }
-        self.end_member(blob, Chunking::Page(page))
+        window.finish(self, Chunking::Page(page))
     }
 
     fn pages_of_stream(
@@ -222,30 +194,22 @@ impl PartWriter {
         progress: &dyn Fn(u64),
     ) -> Result<Content> {
         let leaf_shift = Self::leaf_shift(page);
-        let mut blob = BlobWriter::new(leaf_shift);
-        let mut window: VecDeque<Pending> = VecDeque::new();
-        let limit = self.window();
+        let mut window = Window::new(self.window(), leaf_shift, progress);
         let mut offset = 0;
         loop {
-            if window.len() >= limit
-                && let Some(oldest) = window.pop_front()
-            {
-                oldest.absorb(self, &mut blob, progress)?;
-            }
+            window.make_room(self)?;
             let mut buffer = self.buffers.take(1 << leaf_shift);
             let filled = fill(stream, &mut buffer)?;
             buffer.truncate(filled);
             if filled == 0 {
                 break;
             }
-            let parent = self.parent_leaf(parent, offset, leaf_shift);
-            window.push_back(Pending::Unit(self.ask_for(page, buffer, parent), filled as u64));
+            let (look, vault) = (self.look(&window.trail, parent, page, offset), self.vault.clone());
+            let answer = self.workers.ask(move |_| look.at(&vault, buffer, |_, _| Ok(())));
+            window.push(Pending::Unit(answer, filled as u64));
             offset += filled as u64;
         }
-        for pending in window {
-            pending.absorb(self, &mut blob, progress)?;
-        }
-        self.end_member(blob, Chunking::Page(page))
+        window.finish(self, Chunking::Page(page))
     }
 
     fn chunks_of_stream(
@@ -255,17 +219,11 @@ impl PartWriter {
         progress: &dyn Fn(u64),
     ) -> Result<Content> {
         let cutter = Cutter::new(average)?;
-        let mut blob = BlobWriter::new(LEAF_SHIFT);
-        let mut window: VecDeque<Pending> = VecDeque::new();
-        let limit = self.window();
+        let mut window = Window::new(self.window(), LEAF_SHIFT, progress);
         let mut carried: Vec<u8> = Vec::new();
         let mut ended = false;
         while !ended {
-            if window.len() >= limit
-                && let Some(oldest) = window.pop_front()
-            {
-                oldest.absorb(self, &mut blob, progress)?;
-            }
+            window.make_room(self)?;
             let mut buffer = self.buffers.take(unit_for(Chunking::Cdc(average)));
             buffer[..carried.len()].copy_from_slice(&carried);
             let filled = carried.len() + fill(stream, &mut buffer[carried.len()..])?;
@@ -285,46 +243,9 @@ impl PartWriter {
                 let chunks: Vec<(u32, Hash)> = lengths.into_iter().map(chunk).collect();
                 Ok((Arc::new(buffer), chunks))
             });
-            window.push_back(Pending::Chunks(answer, cut as u64));
+            window.push(Pending::Chunks(answer, cut as u64));
         }
-        for pending in window {
-            pending.absorb(self, &mut blob, progress)?;
-        }
-        self.end_member(blob, Chunking::Cdc(average))
-    }
-
-    fn end_member(&mut self, blob: BlobWriter, chunking: Chunking) -> Result<Content> {
-        let (blob, tally) = blob.finish(self)?;
-        Ok(Content { tally, ..empty_content(chunking, blob) })
-    }
-}
-
-/// A stretch that is being looked at.
-enum Pending {
-    Hole(u64),
-    Unit(Answer<Unit>, u64),
-    Chunks(Answer<(Arc<Buffer>, Vec<(u32, Hash)>)>, u64),
-}
-
-impl Pending {
-    fn absorb(self, part: &mut PartWriter, blob: &mut BlobWriter, progress: &dyn Fn(u64)) -> Result<()> {
-        let len = match self {
-            Pending::Hole(len) => {
-                blob.hole(part, len)?;
-                len
-            }
-            Pending::Unit(answer, len) => {
-                blob.unit(part, answer.wait()?)?;
-                len
-            }
-            Pending::Chunks(answer, len) => {
-                let (buffer, chunks) = answer.wait()?;
-                blob.chunks(part, buffer, &chunks)?;
-                len
-            }
-        };
-        progress(len);
-        Ok(())
+        window.finish(self, Chunking::Cdc(average))
     }
 }
 

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use stdchk_object::hash::Domain;
-use stdchk_object::tree::{Blob, Piece};
 use stdchk_object::{Hash, PackRef, Result};
 
+use super::grid::{self, Planned};
+use super::parent::{Parent, Theirs};
 use crate::buffers::Buffer;
-use crate::vault::{LeafAt, Roots, Vault};
+use crate::vault::Vault;
 
 /// Bytes that can be read at any place, from several threads.
 pub trait Source: Send + Sync {
@@ -40,139 +41,188 @@ pub enum Page {
     Other(Hash),
 }
 
+/// A page, or where the parent was cut otherwise, what lies between two cuts.
+#[derive(Clone, Copy)]
+pub struct Cut {
+    pub len: u32,
+    pub what: Page,
+}
+
 /// A stretch that was read and looked at.
 pub struct Unit {
     pub buffer: Arc<Buffer>,
-    pub page: usize,
-    pub pages: Vec<Page>,
-    /// Packs of the parent that pages are the same as.
+    pub cuts: Vec<Cut>,
+    /// Packs of the parent that cuts are the same as.
     pub packs: Vec<PackRef>,
     /// The parent's leaf, if it was read whole: hash, pack, chunk.
     pub leaf: Option<(Hash, PackRef, u32)>,
+    /// By how much the parent's bytes are further on at its end.
+    pub shift: i64,
+    /// How often the parent's place was lost and found again, and lost and not found.
+    pub found: u32,
+    pub missed: u32,
 }
 
-/// Where the parent's leaf for a stretch lies.
-pub struct ParentLeaf {
-    pub roots: Arc<Roots>,
-    pub blob: Blob,
-    pub at: LeafAt,
-    pub len: u64,
+/// How to look at a stretch.
+pub struct Look {
+    /// Where it begins in the member.
+    pub offset: u64,
+    pub page: usize,
+    pub parent: Option<Parent>,
+    /// Whether cuts may follow the parent's, wherever it has them.
+    pub follow: bool,
+    /// Whether the parent's place may be looked for where it is lost.
+    pub search: bool,
 }
+
+/// How often in one stretch the parent's place is looked for.
+const SEARCHES_MAX: u32 = 64;
+/// Bytes that are read, looked at and hashed together, while they are in the processor's cache.
+const GROUP_BYTES: usize = 256 << 10;
 
 pub fn is_zero(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<64>();
     words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|&byte| byte == 0)
 }
 
-/// The chunks that the parent has where the pages of this unit are, if they were cut alike.
-fn parent_pages(vault: &Vault, parent: &ParentLeaf, page: usize, len: usize) -> Result<Theirs> {
-    let mut packs: Vec<PackRef> = Vec::new();
-    let mut pages = vec![None; len.div_ceil(page)];
-    let leaf = vault.leaf(&parent.roots, &parent.blob, &parent.at, parent.len)?;
-    let node = leaf_node(vault, parent)?;
-    let mut at = 0usize;
-    for piece in &leaf.pieces {
-        let Piece::Data(extent) = piece else {
-            at += piece.bytes() as usize;
-            continue;
-        };
-        vault.spans(&parent.roots, extent, |span| {
-            let run = span.run();
-            let name = span.open.pack.name;
-            let slot = packs.iter().rposition(|pack| pack.name == name).unwrap_or_else(|| {
-                packs.push(span.open.pack);
-                packs.len() - 1
-            });
-            let (mut skip, mut left) = (span.skip, span.len);
-            for chunk in span.from..span.to {
-                let chunk_len = run.chunk_len(chunk);
-                let part = u64::from(chunk_len - skip).min(left);
-                let expected = page.min(len.saturating_sub(at));
-                let whole = skip == 0 && part == u64::from(chunk_len) && chunk_len as usize == expected;
-                if whole && at.is_multiple_of(page) && !vault.is_damaged(name, chunk) {
-                    pages[at / page] = Some((slot as u32, chunk, span.open.footer.hashes()[chunk as usize]));
+impl Look {
+    /// Looks at a stretch, cut by cut. `read` brings the bytes at an offset of the stretch; it may do nothing where they
+    /// are in the buffer already.
+    pub fn at(
+        self,
+        vault: &Vault,
+        mut buffer: Buffer,
+        mut read: impl FnMut(usize, &mut [u8]) -> Result<()>,
+    ) -> Result<Unit> {
+        let mut shift = self.parent.as_ref().map_or(0, |parent| parent.shift);
+        let len = buffer.len();
+        let mut theirs = self.theirs(vault, shift, len);
+        let planned = grid::plan(&theirs.chunks, shift, self.offset, 0, len, self.page);
+        let mut cuts = Vec::with_capacity(planned.len());
+        look_at(&planned, &theirs, 0, &mut buffer, &mut read, &mut cuts)?;
+        let (mut packs, leaf) = (theirs.packs.clone(), theirs.node);
+        let (mut found, mut missed, mut from) = (0, 0, 0);
+        while self.search
+            && found + missed < SEARCHES_MAX
+            && let Some(first) = grid::lost(&cuts, from)
+        {
+            let at: usize = cuts[..first].iter().map(|cut| cut.len as usize).sum();
+            let Some(again) = self.find_again(vault, shift, at, &buffer) else {
+                missed += 1;
+                break;
+            };
+            found += 1;
+            if again.shift != shift {
+                shift = again.shift;
+                theirs = self.theirs(vault, shift, len);
+                let planned = grid::plan(&theirs.chunks, shift, self.offset, at, len, self.page);
+                cuts.truncate(first);
+                let known = cuts.len();
+                look_at(&planned, &theirs, at, &mut buffer, &mut |_, _| Ok(()), &mut cuts)?;
+                // Indices of packs are those of the unit.
+                let base = packs.len() as u32;
+                packs.extend_from_slice(&theirs.packs);
+                for cut in &mut cuts[known..] {
+                    if let Page::Same(slot, _) = &mut cut.what {
+                        *slot += base;
+                    }
                 }
-                at += part as usize;
-                left -= part;
-                skip = 0;
             }
-            Ok(())
-        })?;
-    }
-    Ok(Theirs { packs, pages, node })
-}
-
-/// Where a leaf that was read lies, unless it is known to be damaged or is kept in the blob itself.
-fn leaf_node(vault: &Vault, parent: &ParentLeaf) -> Result<Option<(Hash, PackRef, u32)>> {
-    let LeafAt::Node(node) = parent.at else { return Ok(None) };
-    let (open, chunk, _) = vault.resolve(&parent.roots, node.pack, node.chunk)?;
-    let hash = open.footer.hash(chunk).copied();
-    Ok(hash.filter(|_| !vault.is_damaged(open.pack.name, chunk)).map(|hash| (hash, open.pack, chunk)))
-}
-
-/// What the parent has where a stretch is.
-#[derive(Default)]
-struct Theirs {
-    packs: Vec<PackRef>,
-    /// For each page: index of the pack, chunk, hash.
-    pages: Vec<Option<(u32, u32, Hash)>>,
-    node: Option<(Hash, PackRef, u32)>,
-}
-
-/// Bytes that are read, looked at and hashed together, while they are in the processor's cache.
-const GROUP_BYTES: usize = 256 << 10;
-/// With fewer pages the lanes of the hash stay empty.
-const GROUP_PAGES_MIN: usize = 16;
-
-/// The hash of each page; `None` for zeros.
-fn page_hashes(
-    bytes: &mut [u8],
-    page: usize,
-    read: &mut dyn FnMut(usize, &mut [u8]) -> Result<()>,
-) -> Result<Vec<Option<Hash>>> {
-    const PENDING: Hash = Hash([0; 32]);
-    let group_bytes = GROUP_BYTES.max(GROUP_PAGES_MIN * page);
-    let mut hashes = Vec::with_capacity(bytes.len().div_ceil(page));
-    for (i, group) in bytes.chunks_mut(group_bytes).enumerate() {
-        read(i * group_bytes, group)?;
-        let first = hashes.len();
-        let mut pieces = Vec::with_capacity(group_bytes / page);
-        for bytes in group.chunks(page) {
-            let is_data = !is_zero(bytes);
-            hashes.push(is_data.then_some(PENDING));
-            pieces.extend(is_data.then_some(bytes));
+            from = first + cuts_up_to(&cuts[first..], again.at - at) + 1;
         }
-        let mut pending = hashes[first..].iter_mut().flatten();
-        let found = |hash| *pending.next().expect("one for each piece") = hash;
-        Domain::Data.hash_each(pieces, found);
+        Ok(Unit { buffer: Arc::new(buffer), cuts, packs, leaf, shift, found, missed })
     }
-    Ok(hashes)
-}
 
-/// Looks at a stretch page by page. `read` brings the bytes at an offset of the stretch; it may do nothing where they are
-/// in the buffer already.
-pub fn look(
-    vault: &Vault,
-    parent: Option<&ParentLeaf>,
-    page: usize,
-    mut buffer: Buffer,
-    mut read: impl FnMut(usize, &mut [u8]) -> Result<()>,
-) -> Result<Unit> {
-    let compared = parent.map(|parent| parent_pages(vault, parent, page, buffer.len()));
-    let Theirs { packs, pages: theirs, node } = match compared {
-        Some(Ok(known)) => known,
-        Some(Err(error)) => {
+    /// What the parent has where the stretch is, moved by `shift`.
+    fn theirs(&self, vault: &Vault, shift: i64, len: usize) -> Theirs {
+        let Some(parent) = &self.parent else { return Theirs::default() };
+        let range = grid::range_of(parent, shift, self.offset, len as u64);
+        let mut theirs = parent.chunks(vault, shift == 0, range).unwrap_or_else(|error| {
             tracing::warn!("a part of the parent cannot be read, so nothing is shared with it: {error}");
-            Default::default()
+            Theirs::default()
+        });
+        if !self.follow {
+            let page = self.page as u64;
+            let end = self.offset + len as u64;
+            theirs.chunks.retain(|chunk| {
+                chunk.at.is_multiple_of(page)
+                    && u64::from(chunk.len) == page.min(end.saturating_sub(chunk.at))
+            });
         }
-        None => Default::default(),
-    };
-    let look_at = |(i, hash): (usize, Option<Hash>)| match (hash, theirs.get(i)) {
-        (None, _) => Page::Zero,
-        (Some(hash), Some(&Some((pack, chunk, same)))) if same == hash => Page::Same(pack, chunk),
-        (Some(hash), _) => Page::Other(hash),
-    };
-    let hashes = page_hashes(&mut buffer, page, &mut read)?;
-    let pages = hashes.into_iter().enumerate().map(look_at).collect();
-    Ok(Unit { buffer: Arc::new(buffer), page, pages, packs, leaf: node })
+        theirs
+    }
+
+    /// Looks for what the parent has from `at` on, if it were moved by `shift`, in what the stretch has there.
+    fn find_again(&self, vault: &Vault, shift: i64, at: usize, bytes: &[u8]) -> Option<grid::Found> {
+        let parent = self.parent.as_ref()?;
+        let place = self.offset + at as u64;
+        let range = grid::range_of(parent, shift, place, grid::SEARCH_BYTES);
+        let found = parent
+            .chunks(vault, false, range)
+            .and_then(|theirs| grid::find_again(vault, &theirs, &bytes[at..], place));
+        let found = found.unwrap_or_else(|error| {
+            tracing::debug!("the parent cannot be looked for: {error}");
+            None
+        })?;
+        Some(grid::Found { at: found.at + at, ..found })
+    }
+}
+
+/// How many cuts begin before `bytes`.
+fn cuts_up_to(cuts: &[Cut], bytes: usize) -> usize {
+    let mut at = 0;
+    cuts.iter()
+        .take_while(|cut| {
+            let before = at < bytes;
+            at += cut.len as usize;
+            before
+        })
+        .count()
+}
+
+/// Reads what lies between the cuts from `at` on, and compares it with what the parent has there.
+fn look_at(
+    planned: &[Planned],
+    theirs: &Theirs,
+    mut at: usize,
+    buffer: &mut [u8],
+    read: &mut dyn FnMut(usize, &mut [u8]) -> Result<()>,
+    cuts: &mut Vec<Cut>,
+) -> Result<()> {
+    let mut rest = planned;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = |cut: &&Planned| {
+            bytes += cut.len as usize;
+            bytes <= GROUP_BYTES
+        };
+        let (group, others) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+        rest = others;
+        let len: usize = group.iter().map(|cut| cut.len as usize).sum();
+        let bytes = &mut buffer[at..at + len];
+        read(at, bytes)?;
+        let mut pieces = Vec::with_capacity(group.len());
+        let mut pending = Vec::with_capacity(group.len());
+        let mut left = &bytes[..];
+        for cut in group {
+            let (piece, after) = left.split_at(cut.len as usize);
+            left = after;
+            if !is_zero(piece) {
+                pieces.push(piece);
+                pending.push((cuts.len(), cut.theirs));
+            }
+            cuts.push(Cut { len: cut.len, what: Page::Zero });
+        }
+        let mut pending = pending.into_iter();
+        Domain::Data.hash_each(pieces, |hash| {
+            let (index, expected) = pending.next().expect("one for each piece");
+            let expected = expected.map(|which| &theirs.chunks[which as usize]);
+            cuts[index].what = match expected {
+                Some(chunk) if chunk.hash == hash => Page::Same(chunk.slot, chunk.chunk),
+                _ => Page::Other(hash),
+            };
+        });
+        at += len;
+    }
+    Ok(())
 }

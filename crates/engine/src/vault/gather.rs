@@ -70,7 +70,8 @@ impl Vault {
         fetches.sort_unstable_by_key(|fetch| (fetch.pack().pack.name, fetch.offset));
         let mut rest = &mut fetches[..];
         while !rest.is_empty() {
-            let (near, others) = std::mem::take(&mut rest).split_at_mut(count_near(rest));
+            let count = count_near(rest);
+            let (near, others) = std::mem::take(&mut rest).split_at_mut(count);
             self.fetch(near, scratch)?;
             rest = others;
         }

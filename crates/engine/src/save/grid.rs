@@ -1,0 +1,225 @@
+//! A grid of pages that follows its parent.
+//!
+//! Fixed pages find everything in memory that is rewritten page by page, and nothing after an insertion of a length that
+//! is no multiple of the page. So the cuts are inherited: where the parent was cut, this version is cut, moved by the
+//! shift that is in force. When what follows is nowhere as it should be, the shift is lost; then some chunks of the
+//! parent are read as anchors and looked for in the new bytes, and where one is found the grid goes on from there.
+
+use memchr::memmem;
+use stdchk_object::Result;
+
+use super::parent::{Chunk, Parent, Theirs};
+use super::unit::{Cut, Page};
+use crate::vault::Vault;
+
+/// Cuts in a row, up to the end of the stretch, that are not what the parent has: then its place is looked for.
+const LOST_TAIL: usize = 8;
+/// The same anywhere in the stretch.
+const LOST_RUN: usize = 64;
+/// Which of the parent's chunks are looked for, counted from where it was lost.
+const ANCHORS: [usize; 8] = [2, 7, 19, 47, 100, 200, 400, 800];
+/// Bytes of the parent in which anchors are chosen: so much may be missing.
+pub const SEARCH_BYTES: u64 = 4 << 20;
+/// Bytes of an anchor that are looked for.
+const NEEDLE: usize = 32;
+/// Different bytes that a needle must have: what is the same everywhere leads nowhere.
+const NEEDLE_VARIETY: usize = 12;
+/// Places of a needle that are tried.
+const PLACES_MAX: usize = 16;
+
+/// A cut before its bytes were looked at: its length, and which chunk of the parent is expected there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planned {
+    pub len: u32,
+    pub theirs: Option<u32>,
+}
+
+/// Cuts `from..to` of a stretch that begins at `offset` where the parent was cut, and where it has nothing, into pages.
+pub fn plan(theirs: &[Chunk], shift: i64, offset: u64, from: usize, to: usize, page: usize) -> Vec<Planned> {
+    let mut cuts = Vec::with_capacity((to - from) / page + 2);
+    let place = |chunk: &Chunk| i128::from(chunk.at) + i128::from(shift) - i128::from(offset);
+    let mut next = theirs.partition_point(|chunk| place(chunk) < from as i128);
+    let mut at = from;
+    while at < to {
+        let expected = theirs.get(next).map(|chunk| (place(chunk), chunk.len as usize));
+        match expected {
+            Some((start, len)) if start == at as i128 && at + len <= to && len <= page => {
+                cuts.push(Planned { len: len as u32, theirs: Some(next as u32) });
+                at += len;
+            }
+            // One that does not fit is not followed.
+            Some((start, len)) if start <= at as i128 => {
+                debug_assert!(start < at as i128 || at + len > to || len > page);
+                if start == at as i128 {
+                    let len = page.min(to - at);
+                    cuts.push(Planned { len: len as u32, theirs: None });
+                    at += len;
+                }
+            }
+            expected => {
+                let stop = expected
+                    .map_or(to, |(start, _)| usize::try_from(start).map_or(to, |start| start.min(to)));
+                while at < stop {
+                    let len = page.min(stop - at);
+                    cuts.push(Planned { len: len as u32, theirs: None });
+                    at += len;
+                }
+                continue;
+            }
+        }
+        next += 1;
+    }
+    cuts
+}
+
+/// The first cut, from `from` on, of those where the parent's place seems to be lost.
+pub fn lost(cuts: &[Cut], from: usize) -> Option<usize> {
+    let mut run: Option<(usize, usize)> = None;
+    for (i, cut) in cuts.iter().enumerate().skip(from) {
+        match cut.what {
+            Page::Zero => {}
+            Page::Same(..) => {
+                if run.is_some_and(|(_, count)| count >= LOST_RUN) {
+                    break;
+                }
+                run = None;
+            }
+            Page::Other(_) => {
+                let (first, count) = run.unwrap_or((i, 0));
+                run = Some((first, count + 1));
+            }
+        }
+    }
+    run.filter(|&(_, count)| count >= LOST_TAIL).map(|(first, _)| first)
+}
+
+/// Where an anchor was found.
+pub struct Found {
+    /// The place in the stretch.
+    pub at: usize,
+    /// The shift that follows from it.
+    pub shift: i64,
+}
+
+/// Looks for some of the parent's chunks in `bytes`, which begin at `offset`.
+pub fn find_again(vault: &Vault, theirs: &Theirs, bytes: &[u8], offset: u64) -> Result<Option<Found>> {
+    for anchor in ANCHORS {
+        let Some(chunk) = theirs.chunks.get(anchor) else { break };
+        let wanted = theirs.bytes(vault, chunk)?;
+        let Some(within) = distinctive(&wanted) else { continue };
+        let places = memmem::find_iter(bytes, &wanted[within..within + NEEDLE]).take(PLACES_MAX);
+        for place in places {
+            let Some(at) = place.checked_sub(within) else { continue };
+            if bytes.get(at..at + wanted.len()) == Some(&wanted[..]) {
+                let shift = i128::from(offset) + at as i128 - i128::from(chunk.at);
+                return Ok(i64::try_from(shift).ok().map(|shift| Found { at, shift }));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Where in a chunk a needle lies that is not likely to be found by chance.
+fn distinctive(bytes: &[u8]) -> Option<usize> {
+    let variety = |needle: &[u8]| {
+        let mut seen = [0u64; 4];
+        needle.iter().for_each(|&byte| seen[usize::from(byte >> 6)] |= 1 << (byte & 63));
+        seen.iter().map(|bits| bits.count_ones() as usize).sum::<usize>()
+    };
+    (0..bytes.len().saturating_sub(NEEDLE))
+        .step_by(NEEDLE)
+        .find(|&at| variety(&bytes[at..at + NEEDLE]) >= NEEDLE_VARIETY)
+}
+
+/// The range of the parent that a stretch is expected to have.
+pub fn range_of(parent: &Parent, shift: i64, offset: u64, len: u64) -> std::ops::Range<u64> {
+    let place = |at: u64| {
+        let moved = i128::from(at) - i128::from(shift);
+        u64::try_from(moved.max(0)).unwrap_or(u64::MAX).min(parent.blob.len)
+    };
+    place(offset)..place(offset.saturating_add(len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stdchk_object::Hash;
+
+    fn chunk(at: u64, len: u32) -> Chunk {
+        Chunk { at, len, slot: 0, chunk: 0, hash: Hash([0; 32]) }
+    }
+
+    fn planned(theirs: &[Chunk], shift: i64, offset: u64, from: usize, to: usize) -> Vec<(u32, Option<u32>)> {
+        plan(theirs, shift, offset, from, to, 100).into_iter().map(|cut| (cut.len, cut.theirs)).collect()
+    }
+
+    #[test]
+    fn cuts_are_those_of_the_parent() {
+        let theirs = [chunk(1000, 100), chunk(1100, 30), chunk(1130, 100), chunk(1300, 100)];
+        let same = [(100, Some(0)), (30, Some(1)), (100, Some(2)), (70, None), (100, Some(3))];
+        assert_eq!(planned(&theirs, 0, 1000, 0, 400), same);
+        // Moved by 7, the stretch begins with something of its own, and the last one no longer fits.
+        let moved = [(7, None), (100, Some(0)), (30, Some(1)), (100, Some(2)), (70, None), (93, None)];
+        assert_eq!(planned(&theirs, 7, 1000, 0, 400), moved);
+        // What the parent had before this stretch is not looked for.
+        assert_eq!(
+            planned(&theirs, -50, 1000, 0, 200),
+            [(50, None), (30, Some(1)), (100, Some(2)), (20, None)]
+        );
+        assert_eq!(planned(&[], 0, 0, 0, 250), [(100, None), (100, None), (50, None)]);
+        // Longer chunks than pages are not followed.
+        assert_eq!(
+            planned(&[chunk(0, 150), chunk(150, 50)], 0, 0, 0, 200),
+            [(100, None), (50, None), (50, Some(1))]
+        );
+    }
+
+    #[test]
+    fn planned_cuts_cover_the_stretch() {
+        for seed in 0..200u64 {
+            let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut next = |limit: u64| {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                x % limit
+            };
+            let mut at = next(300);
+            let theirs: Vec<Chunk> = (0..next(30))
+                .map(|_| {
+                    let len = 1 + next(120);
+                    let chunk = chunk(at, len as u32);
+                    at += len + if next(3) == 0 { next(200) } else { 0 };
+                    chunk
+                })
+                .collect();
+            let (shift, offset, from, to) =
+                (next(400) as i64 - 200, next(500), next(100) as usize, 100 + next(2000) as usize);
+            let cuts = plan(&theirs, shift, offset, from, to, 100);
+            let mut place = from as i64 + offset as i64;
+            for cut in &cuts {
+                assert!(cut.len > 0 && cut.len <= 100);
+                if let Some(which) = cut.theirs {
+                    let chunk = &theirs[which as usize];
+                    assert_eq!((chunk.at as i64 + shift, chunk.len), (place, cut.len), "seed {seed}");
+                }
+                place += i64::from(cut.len);
+            }
+            assert_eq!(place, to as i64 + offset as i64, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn being_lost_is_told_from_being_rewritten() {
+        let same = Cut { len: 1, what: Page::Same(0, 0) };
+        let other = Cut { len: 1, what: Page::Other(Hash([1; 32])) };
+        let zero = Cut { len: 1, what: Page::Zero };
+        let row = |cut: Cut, count: usize| vec![cut; count];
+        assert_eq!(lost(&[row(same, 5), row(other, 20), row(same, 5)].concat(), 0), None);
+        assert_eq!(lost(&[row(same, 5), row(other, 20)].concat(), 0), Some(5));
+        assert_eq!(lost(&[row(same, 5), row(other, 4), row(zero, 9), row(other, 4)].concat(), 0), Some(5));
+        assert_eq!(lost(&[row(same, 5), row(other, 70), row(same, 5)].concat(), 0), Some(5));
+        assert_eq!(lost(&[row(same, 5), row(other, 7)].concat(), 0), None);
+        assert_eq!(lost(&[row(other, 20)].concat(), 15), None);
+    }
+}

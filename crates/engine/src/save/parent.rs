@@ -1,0 +1,145 @@
+//! What the parent has where a stretch is: its chunks, as they were cut.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use stdchk_object::pack::ChunkKind;
+use stdchk_object::tree::{Blob, Extent, Leaf, Piece};
+use stdchk_object::{Hash, PackRef, Result};
+
+use crate::vault::{LeafAt, Roots, Vault};
+
+/// The parent of a member, as far as a stretch of it is concerned.
+pub struct Parent {
+    pub roots: Arc<Roots>,
+    pub blob: Blob,
+    /// Its leaf at the very place of the stretch.
+    pub leaf: Option<(LeafAt, u64)>,
+    /// By how much what the parent has is expected further on in the new bytes, as far as that is known.
+    pub shift: i64,
+}
+
+/// A chunk of the parent.
+#[derive(Clone, Debug)]
+pub struct Chunk {
+    /// Where it begins in the parent.
+    pub at: u64,
+    pub len: u32,
+    /// Index into [`Theirs::packs`].
+    pub slot: u32,
+    /// The chunk in its pack.
+    pub chunk: u32,
+    pub hash: Hash,
+}
+
+/// Chunks that the parent has in a range.
+#[derive(Default)]
+pub struct Theirs {
+    pub packs: Vec<PackRef>,
+    /// In the order of their places.
+    pub chunks: Vec<Chunk>,
+    /// The leaf that was read whole: hash, pack, chunk.
+    pub node: Option<(Hash, PackRef, u32)>,
+}
+
+impl Parent {
+    /// The chunks that lie in a range of the parent, `from_leaf` if that is the range of its leaf: whole and not known to be damaged.
+    pub fn chunks(&self, vault: &Vault, from_leaf: bool, range: Range<u64>) -> Result<Theirs> {
+        let mut gathered = Gathered { vault, theirs: Theirs::default(), begun: None };
+        match &self.leaf {
+            Some((at, len)) if from_leaf => {
+                let leaf = vault.leaf(&self.roots, &self.blob, at, *len)?;
+                gathered.leaf(&self.roots, range.start, &leaf)?;
+                gathered.theirs.node = self.leaf_node(vault, at)?;
+            }
+            _ => vault.walk(&self.roots, &self.blob, range.clone(), &mut |start, at, len| {
+                if at == LeafAt::Hole {
+                    return Ok(());
+                }
+                let leaf = vault.leaf(&self.roots, &self.blob, &at, len)?;
+                gathered.leaf(&self.roots, start, &leaf)
+            })?,
+        }
+        let mut theirs = gathered.theirs;
+        theirs.chunks.retain(|chunk| chunk.at >= range.start && chunk.at < range.end);
+        Ok(theirs)
+    }
+
+    /// Where a leaf that was read lies, unless it is known to be damaged or is kept in the blob itself.
+    fn leaf_node(&self, vault: &Vault, at: &LeafAt) -> Result<Option<(Hash, PackRef, u32)>> {
+        let LeafAt::Node(node) = at else { return Ok(None) };
+        let (open, chunk, _) = vault.resolve(&self.roots, node.pack, node.chunk)?;
+        let hash = open.footer.hash(chunk).copied();
+        Ok(hash.filter(|_| !vault.is_damaged(open.pack.name, chunk)).map(|hash| (hash, open.pack, chunk)))
+    }
+}
+
+impl Theirs {
+    /// The bytes of a chunk, verified.
+    pub fn bytes(&self, vault: &Vault, chunk: &Chunk) -> Result<Vec<u8>> {
+        let open = vault.open(&self.packs[chunk.slot as usize])?;
+        vault.chunk(&open, chunk.chunk, ChunkKind::Data)
+    }
+}
+
+struct Gathered<'v> {
+    vault: &'v Vault,
+    theirs: Theirs,
+    /// The beginning of a chunk that goes on in the next leaf: where it begins, slot, chunk, bytes so far.
+    begun: Option<(u64, u32, u32, u32)>,
+}
+
+impl Gathered<'_> {
+    fn leaf(&mut self, roots: &Roots, start: u64, leaf: &Leaf) -> Result<()> {
+        let mut at = start;
+        for piece in &leaf.pieces {
+            if let Piece::Data(extent) = piece {
+                self.extent(roots, at, extent)?;
+            }
+            at += piece.bytes();
+        }
+        Ok(())
+    }
+
+    fn extent(&mut self, roots: &Roots, mut at: u64, extent: &Extent) -> Result<()> {
+        let vault = self.vault;
+        vault.spans(roots, extent, |span| {
+            let run = span.run();
+            let slot = self.slot(span.open.pack);
+            let (mut skip, mut left) = (span.skip, span.len);
+            for chunk in span.from..span.to {
+                let len = run.chunk_len(chunk);
+                let part = u64::from(len - skip).min(left) as u32;
+                let begins = match self.begun.take() {
+                    Some((begins, of, which, bytes))
+                        if (of, which, bytes, begins + u64::from(bytes)) == (slot, chunk, skip, at) =>
+                    {
+                        Some(begins)
+                    }
+                    _ => (skip == 0).then_some(at),
+                };
+                if let Some(begins) = begins {
+                    if skip + part < len {
+                        self.begun = Some((begins, slot, chunk, skip + part));
+                    } else if !vault.is_damaged(span.open.pack.name, chunk) {
+                        let hash = span.open.footer.hashes()[chunk as usize];
+                        self.theirs.chunks.push(Chunk { at: begins, len, slot, chunk, hash });
+                    }
+                }
+                at += u64::from(part);
+                left -= u64::from(part);
+                skip = 0;
+            }
+            Ok(())
+        })
+    }
+
+    fn slot(&mut self, pack: PackRef) -> u32 {
+        let packs = &mut self.theirs.packs;
+        let known = packs.iter().rposition(|known| known.name == pack.name);
+        known.unwrap_or_else(|| {
+            packs.push(pack);
+            packs.len() - 1
+        }) as u32
+    }
+}
