@@ -105,7 +105,7 @@ impl Options {
     }
 
     /// Packs that may wait to be written.
-    pub(crate) const PACKS_QUEUED: usize = 2;
+    pub(crate) const PACKS_QUEUED: usize = 8;
 }
 
 /// Fewer buffers would not keep the pipeline going.

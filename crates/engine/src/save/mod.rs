@@ -117,7 +117,7 @@ impl PartWriter {
         let mut part = PartWriter {
             known: Known::new(options.known_bytes()),
             buffers: Buffers::new(options.buffer_count()),
-            io: Workers::new(2, "stdchk-pack"),
+            io: Workers::new(8, "stdchk-pack"),
             advisor: Arc::new(Mutex::new(Advisor::new(options.coding))),
             options,
             vault,
