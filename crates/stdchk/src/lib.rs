@@ -75,6 +75,7 @@ pub use save::{Add, ParentChoice, SCRIPT_LEASE, Save, SaveOptions, Saved};
 pub use stdchk_catalog::{App, CheckpointEntry, Durability, OpenSession, Owner, Policy, SessionKind, State};
 pub use stdchk_codec::Preference;
 pub use stdchk_engine::{ChunkingChoice, DiffRange, Options, Sink, Stretch};
+pub use stdchk_model as model;
 pub use stdchk_object::member::{Body, Chunking, Content, Member, Tally};
 pub use stdchk_object::pack::{Codec, Coding};
 pub use stdchk_object::{AppName, CheckpointId, Error, Kind, PackName, Result, SessionId};

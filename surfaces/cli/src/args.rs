@@ -131,6 +131,8 @@ pub enum Verb {
         #[command(flatten)]
         engine: EngineArgs,
     },
+    /// Say how often to save, what that costs, and what would help most
+    Plan(PlanArgs),
     /// Begin a checkpoint to which several processes add; prints the session
     Begin {
         /// The application.
@@ -242,6 +244,60 @@ pub struct RestoreArgs {
     /// Replace files that are there already.
     #[arg(long)]
     pub overwrite: bool,
+}
+
+/// What is known of the job and its machine.
+#[derive(Args)]
+pub struct PlanArgs {
+    /// Nodes that the job runs on; any of them that fails stops it.
+    #[arg(long, default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
+    pub nodes: u64,
+    /// Size of a checkpoint, all nodes together.
+    #[arg(long, value_name = "SIZE", value_parser = parse::bytes)]
+    pub ckpt_size: u64,
+    /// What the store takes, all nodes together.
+    #[arg(long, value_name = "RATE", value_parser = parse::rate)]
+    pub bandwidth: u64,
+    /// Mean time between failures of one node.
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    pub node_mtti: std::time::Duration,
+    /// How long the job would run without checkpoints and failures.
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    pub solve_time: std::time::Duration,
+    /// Time before the first byte of a checkpoint, for example to create files.
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    pub startup_time: Option<std::time::Duration>,
+    /// Time to begin again after a failure; by default that of reading a whole checkpoint.
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    pub restart_time: Option<std::time::Duration>,
+    /// Bandwidth of one node's link.
+    #[arg(long, value_name = "RATE", value_parser = parse::rate)]
+    pub link_bandwidth: Option<u64>,
+    /// Bandwidth through the middle of the network.
+    #[arg(long, value_name = "RATE", value_parser = parse::rate)]
+    pub bisection: Option<u64>,
+    /// Share of a checkpoint that deduplication leaves to write, in per cent.
+    #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub new: u8,
+    /// How many times smaller compression makes it.
+    #[arg(long, value_name = "FACTOR", requires = "compress_speed")]
+    pub compress_ratio: Option<f64>,
+    /// How fast one node compresses.
+    #[arg(long, value_name = "RATE", value_parser = parse::rate, requires = "compress_ratio")]
+    pub compress_speed: Option<u64>,
+    /// How fast one node decompresses; by default as fast as it compresses.
+    #[arg(long, value_name = "RATE", value_parser = parse::rate, requires = "compress_ratio")]
+    pub decompress_speed: Option<u64>,
+    /// Memory of other nodes that takes a checkpoint at the speed of the network and drains to the store.
+    #[arg(long, value_name = "SIZE", value_parser = parse::bytes)]
+    pub overlay: Option<u64>,
+    /// Also simulate so many runs.
+    #[arg(long, value_name = "RUNS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub simulate: Option<u32>,
+    /// How failures come in the simulation: exponential, weibull:SHAPE, or a CSV file whose first column holds the seconds at
+    /// which the job failed.
+    #[arg(long, value_name = "HOW", default_value = "exponential", requires = "simulate")]
+    pub failures: String,
 }
 
 /// What to keep.

@@ -172,6 +172,20 @@ fn civil(days: i64) -> (i64, i64, i64) {
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
+/// A time in its two largest units.
+pub fn span(seconds: f64) -> String {
+    const UNITS: [(&str, f64); 5] =
+        [("y", 365.25 * 86_400.0), ("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)];
+    if seconds < 60.0 {
+        return if seconds < 10.0 { format!("{seconds:.2} s") } else { format!("{seconds:.1} s") };
+    }
+    let at = UNITS.iter().position(|&(_, unit)| seconds >= unit).unwrap_or(4).min(3);
+    let ((large, unit), (small, part)) = (UNITS[at], UNITS[at + 1]);
+    let whole = ((seconds + part / 2.0) / unit).floor();
+    let rest = ((seconds - whole * unit) / part).round();
+    if rest > 0.0 { format!("{whole} {large} {rest} {small}") } else { format!("{whole} {large}") }
+}
+
 /// How long ago, in one unit.
 pub fn age(ns: i64) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
@@ -228,6 +242,13 @@ mod tests {
         assert_eq!(size(1 << 30), "1.0 GiB");
         assert_eq!(size((1 << 20) - 1), "1.0 MiB");
         assert_eq!(size(u64::MAX), "16.0 EiB");
+        assert_eq!(span(0.5), "0.50 s");
+        assert_eq!(span(59.94), "59.9 s");
+        assert_eq!(span(90.0), "1 min 30 s");
+        assert_eq!(span(3600.0), "1 h");
+        assert_eq!(span(7199.0), "2 h");
+        assert_eq!(span(629_770.0), "7 d 7 h");
+        assert_eq!(span(5.0 * 365.25 * 86_400.0), "5 y");
         assert_eq!(time(0), "1970-01-01T00:00:00Z");
         assert_eq!(time(951_827_696_000_000_000), "2000-02-29T12:34:56Z");
         assert_eq!(time(-1), "1969-12-31T23:59:59Z");

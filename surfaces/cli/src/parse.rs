@@ -39,9 +39,9 @@ pub fn memory(text: &str) -> Result<u64> {
     }
 }
 
-/// A time: `90`, `90s`, `15min`, `24h`, `7d`.
+/// A time: `90`, `90s`, `15min`, `24h`, `7d`, `5y` (of 365.25 days).
 pub fn duration(text: &str) -> Result<Duration> {
-    let bad = || Error::invalid(format!("{text:?} is no time: write for example 90s, 15min, 24h or 7d"));
+    let bad = || Error::invalid(format!("{text:?} is no time: write for example 90s, 15min, 24h, 7d or 5y"));
     let (number, unit) = split(text.trim()).ok_or_else(bad)?;
     let factor = match unit {
         "" | "s" => 1.0,
@@ -49,9 +49,17 @@ pub fn duration(text: &str) -> Result<Duration> {
         "h" => 3600.0,
         "d" => 86400.0,
         "w" => 7.0 * 86400.0,
+        "y" => 365.25 * 86400.0,
         _ => return Err(bad()),
     };
     Duration::try_from_secs_f64(number * factor).ok().filter(|time| time.as_secs() > 0).ok_or_else(bad)
+}
+
+/// A rate in bytes for each second: `50GB/s`, `500MiB/s`.
+pub fn rate(text: &str) -> Result<u64> {
+    let bad = || Error::invalid(format!("{text:?} is no rate: write for example 500MB/s or 50GB/s"));
+    let size = text.trim().strip_suffix("/s").ok_or_else(bad)?;
+    bytes(size).ok().filter(|&rate| rate > 0).ok_or_else(bad)
 }
 
 /// A chunking: `auto`, `page`, `page:64KiB`, `cdc`, `cdc:16KiB`.
@@ -115,9 +123,13 @@ mod tests {
         for bad in ["", "x", "-1", "1XB", "1e30TB", "nan", "inf", "99999999999TB"] {
             assert!(bytes(bad).is_err(), "{bad}");
         }
+        assert_eq!(rate("50GB/s").unwrap(), 50_000_000_000);
+        for bad in ["50GB", "0B/s", "/s", "-1GB/s", "x/s"] {
+            assert!(rate(bad).is_err(), "{bad}");
+        }
         assert_eq!(duration("15min").unwrap(), Duration::from_secs(900));
         assert_eq!(duration("1.5h").unwrap(), Duration::from_secs(5400));
-        for bad in ["", "h", "-1s", "5y", "99999999999999999999d"] {
+        for bad in ["", "h", "-1s", "5q", "99999999999999999999d"] {
             assert!(duration(bad).is_err(), "{bad}");
         }
     }

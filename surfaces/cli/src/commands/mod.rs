@@ -3,6 +3,7 @@
 mod check;
 mod keep;
 mod list;
+mod plan;
 mod read;
 mod save;
 mod sessions;
@@ -37,6 +38,7 @@ pub fn run(cli: &Cli, out: &Out) -> Result<u8> {
         Verb::Import { input, app, step, engine } => {
             transfer::import(cli, out, input, app.as_deref(), *step, engine)
         }
+        Verb::Plan(args) => plan::plan(out, args),
         Verb::Begin { app, step, parts, lease } => sessions::begin(cli, out, app, *step, *parts, *lease),
         Verb::Add { session, paths, rank, replace, stdin_name, engine } => {
             sessions::add(cli, out, session, paths, (*rank, *replace), stdin_name, engine)
