@@ -130,6 +130,7 @@ impl Look {
             }
             from = first + cuts_up_to(&cuts[first..], again.at - at) + 1;
         }
+        let cuts = mended(cuts, &mut buffer, self.page)?;
         Ok(Unit { buffer: Arc::new(buffer), cuts, packs, leaf, shift, found, missed })
     }
 
@@ -166,6 +167,24 @@ impl Look {
         })?;
         Some(grid::Found { at: found.at + at, ..found })
     }
+}
+
+/// Cuts anew what is new anyway, where short pieces have piled up: with as few pieces as there can be.
+fn mended(cuts: Vec<Cut>, buffer: &mut [u8], page: usize) -> Result<Vec<Cut>> {
+    let is_other = |cut: &Cut| matches!(cut.what, Page::Other(_));
+    let mut mended = Vec::with_capacity(cuts.len());
+    let mut at = 0;
+    for run in cuts.chunk_by(|a, b| is_other(a) && is_other(b)) {
+        let len: usize = run.iter().map(|cut| cut.len as usize).sum();
+        if len.div_ceil(page) < run.len() {
+            let planned = grid::plan(&[], 0, 0, at, at + len, page);
+            look_at(&planned, &Theirs::default(), at, buffer, &mut |_, _| Ok(()), &mut mended)?;
+        } else {
+            mended.extend_from_slice(run);
+        }
+        at += len;
+    }
+    Ok(mended)
 }
 
 /// How many cuts begin before `bytes`.
