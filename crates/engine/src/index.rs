@@ -199,7 +199,12 @@ impl Index {
         let mut places: HashMap<PackName, u32> = HashMap::new();
         for segment in &self.segments {
             let packs = segment.packs(&*self.objects, 0, segment.packs)?;
-            for (print, pack) in segment.entries(&*self.objects, 0, segment.entries)? {
+            let entries = segment.entries(&*self.objects, 0, segment.entries)?;
+            if (packs.len(), entries.len()) != (segment.packs, segment.entries) {
+                // Another one has merged it away meanwhile: what it made must not be written over with less.
+                return Ok(());
+            }
+            for (print, pack) in entries {
                 let Some(name) = packs.get(pack as usize).filter(|name| !gone.contains(name)) else {
                     continue;
                 };

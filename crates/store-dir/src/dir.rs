@@ -301,7 +301,11 @@ impl Objects for DirStore {
                 self.fs.rename(temporary, BALLAST)
             });
             match written {
-                Err(error) if error.kind() == io::ErrorKind::StorageFull => len /= 2,
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
+                {
+                    len /= 2
+                }
                 done => return done.context(|| self.failed("cannot write", BALLAST)),
             }
         }

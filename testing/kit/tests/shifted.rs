@@ -143,3 +143,71 @@ fn edit(state: &mut Vec<u8>, random: &mut Random) {
         _ => generate::touch_pages(state, 1 + random.below(20), random),
     }
 }
+
+/// What is where it was before is found there again, however far other parts have moved in between.
+#[test]
+fn what_stays_in_place_behind_what_moved_is_found() {
+    let repository = repository();
+    let mut random = Random::new(9);
+    let state = random.bytes(48 * MIB);
+    save(&repository, 1, &state, ChunkingChoice::Auto, true);
+    let mut moved = state[..MIB].to_vec();
+    moved.extend(random.bytes(3584 * 1024 + 5));
+    moved.extend_from_slice(&state[MIB..20 * MIB]);
+    moved.truncate(24 * MIB);
+    moved.extend_from_slice(&state[24 * MIB..]);
+    // The rest has moved by half a MiB, in the other direction.
+    let new = save(&repository, 2, &moved, ChunkingChoice::Auto, true) as usize;
+    assert!(new < 12 * MIB, "{new} bytes");
+    assert!(read(&repository, 2) == moved);
+    // And now it is in place.
+    let gap = random.bytes(state.len() - moved.len());
+    let at = moved.len() - 24 * MIB;
+    moved.splice(at..at, gap);
+    assert!(moved[24 * MIB..] == state[24 * MIB..]);
+    let mut save_beside = repository
+        .save(
+            &app(),
+            3,
+            SaveOptions {
+                parent: stdchk::ParentChoice::Given(Spec::parse("moving@1").expect("spec")),
+                ..options(ChunkingChoice::Auto)
+            },
+        )
+        .expect("save");
+    save_beside.add_bytes("state", &moved).expect("add");
+    let new = Tally::from(save_beside.commit().expect("commit").entry.tally).new as usize;
+    assert!(new < 12 * MIB, "{new} bytes");
+    assert!(read(&repository, 3) == moved);
+}
+
+/// Many small insertions, version after version, do not wear the grid down.
+#[test]
+fn small_insertions_do_not_pile_up() {
+    let versions = if std::env::var_os("STDCHK_TEST_LONG").is_some() { 1000 } else { 120 };
+    let repository = repository();
+    let mut random = Random::new(10);
+    let mut sections: Vec<Vec<u8>> = (0..16).map(|_| random.bytes(256 << 10)).collect();
+    for step in 0..versions {
+        let new = save(&repository, step, &sections.concat(), ChunkingChoice::Auto, false) as usize;
+        assert!(step == 0 || new < MIB, "version {step}: {new} bytes");
+        for section in &mut sections {
+            let piece = random.bytes(24);
+            section.splice(0..0, piece);
+        }
+    }
+}
+
+#[test]
+fn pages_that_begin_alike_are_told_apart() {
+    let repository = repository();
+    let mut random = Random::new(11);
+    let mut state = random.bytes(16 * MIB);
+    let header = random.bytes(64);
+    state.chunks_mut(4096).for_each(|page| page[..64].copy_from_slice(&header));
+    save(&repository, 1, &state, ChunkingChoice::Auto, true);
+    let piece = random.bytes(100 * 1024 + 5);
+    state.splice(MIB..MIB, piece);
+    let new = save(&repository, 2, &state, ChunkingChoice::Auto, true) as usize;
+    assert!(new < MIB, "{new} bytes");
+}

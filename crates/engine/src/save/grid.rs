@@ -12,12 +12,13 @@ use super::parent::{Chunk, Parent, Theirs};
 use super::unit::{Cut, Page};
 use crate::vault::Vault;
 
-/// Cuts in a row, up to the end of the stretch, that are not what the parent has: then its place is looked for.
-const LOST_TAIL: usize = 8;
+/// Pages in a row, up to the end of the stretch, that are not what the parent has: then its place is looked for.
+const LOST_TAIL: u64 = 8;
 /// The same anywhere in the stretch.
-const LOST_RUN: usize = 64;
-/// Which of the parent's chunks are looked for, counted from where it was lost.
-const ANCHORS: [usize; 8] = [2, 7, 19, 47, 100, 200, 400, 800];
+const LOST_RUN: u64 = 64;
+/// Where in the parent chunks are chosen that are looked for, in bytes from where it was lost.
+const ANCHORS: [u64; 8] =
+    [8 << 10, 28 << 10, 76 << 10, 188 << 10, 400 << 10, 800 << 10, 1600 << 10, 3200 << 10];
 /// Bytes of the parent in which anchors are chosen: so much may be missing.
 pub const SEARCH_BYTES: u64 = 4 << 20;
 /// Bytes of an anchor that are looked for.
@@ -59,11 +60,10 @@ pub fn plan(theirs: &[Chunk], shift: i64, offset: u64, from: usize, to: usize, p
             expected => {
                 let stop = expected
                     .map_or(to, |(start, _)| usize::try_from(start).map_or(to, |start| start.min(to)));
-                while at < stop {
-                    let len = page.min(stop - at);
+                for len in pages(stop - at, page) {
                     cuts.push(Planned { len: len as u32, theirs: None });
-                    at += len;
                 }
+                at = stop;
                 continue;
             }
         }
@@ -72,25 +72,35 @@ pub fn plan(theirs: &[Chunk], shift: i64, offset: u64, from: usize, to: usize, p
     cuts
 }
 
+/// Cuts so many bytes into pages. A rest that is short takes half of the page before it: tiny pieces would stay for ever.
+fn pages(bytes: usize, page: usize) -> impl Iterator<Item = usize> {
+    let (whole, rest) = (bytes / page, bytes % page);
+    let shared = whole > 0 && rest > 0 && rest < page / 2;
+    let full = if shared { whole - 1 } else { whole };
+    let last = if shared { [(page + rest).div_ceil(2), (page + rest) / 2] } else { [rest, 0] };
+    std::iter::repeat_n(page, full).chain(last).filter(|&len| len > 0)
+}
+
 /// The first cut, from `from` on, of those where the parent's place seems to be lost.
-pub fn lost(cuts: &[Cut], from: usize) -> Option<usize> {
-    let mut run: Option<(usize, usize)> = None;
+pub fn lost(cuts: &[Cut], from: usize, page: usize) -> Option<usize> {
+    let mut run: Option<(usize, u64)> = None;
+    let page = page as u64;
     for (i, cut) in cuts.iter().enumerate().skip(from) {
         match cut.what {
             Page::Zero => {}
             Page::Same(..) => {
-                if run.is_some_and(|(_, count)| count >= LOST_RUN) {
+                if run.is_some_and(|(_, bytes)| bytes >= LOST_RUN * page) {
                     break;
                 }
                 run = None;
             }
             Page::Other(_) => {
-                let (first, count) = run.unwrap_or((i, 0));
-                run = Some((first, count + 1));
+                let (first, bytes) = run.unwrap_or((i, 0));
+                run = Some((first, bytes + u64::from(cut.len)));
             }
         }
     }
-    run.filter(|&(_, count)| count >= LOST_TAIL).map(|(first, _)| first)
+    run.filter(|&(_, bytes)| bytes >= LOST_TAIL * page).map(|(first, _)| first)
 }
 
 /// Where an anchor was found.
@@ -101,34 +111,61 @@ pub struct Found {
     pub shift: i64,
 }
 
-/// Looks for some of the parent's chunks in `bytes`, which begin at `offset`.
-pub fn find_again(vault: &Vault, theirs: &Theirs, bytes: &[u8], offset: u64) -> Result<Option<Found>> {
+/// Looks for some of the parent's chunks in `bytes`, which begin at `offset`. The chunks begin at `start` in the parent.
+pub fn find_again(
+    vault: &Vault,
+    theirs: &Theirs,
+    start: u64,
+    bytes: &[u8],
+    offset: u64,
+    page: usize,
+) -> Result<Option<Found>> {
+    let mut tried = None;
     for anchor in ANCHORS {
-        let Some(chunk) = theirs.chunks.get(anchor) else { break };
+        let first = theirs.chunks.partition_point(|chunk| chunk.at < start.saturating_add(anchor));
+        // Short pieces say little.
+        let next = theirs.chunks[first..].iter().find(|chunk| chunk.len as usize * 2 >= page);
+        let Some(chunk) = next.filter(|chunk| tried != Some(chunk.at)) else { continue };
+        tried = Some(chunk.at);
         let wanted = theirs.bytes(vault, chunk)?;
-        let Some(within) = distinctive(&wanted) else { continue };
-        let places = memmem::find_iter(bytes, &wanted[within..within + NEEDLE]).take(PLACES_MAX);
-        for place in places {
-            let Some(at) = place.checked_sub(within) else { continue };
-            if bytes.get(at..at + wanted.len()) == Some(&wanted[..]) {
-                let shift = i128::from(offset) + at as i128 - i128::from(chunk.at);
-                return Ok(i64::try_from(shift).ok().map(|shift| Found { at, shift }));
-            }
+        if let Some(at) = place_of(&wanted, bytes) {
+            let shift = i128::from(offset) + at as i128 - i128::from(chunk.at);
+            return Ok(i64::try_from(shift).ok().map(|shift| Found { at, shift }));
         }
     }
     Ok(None)
 }
 
-/// Where in a chunk a needle lies that is not likely to be found by chance.
-fn distinctive(bytes: &[u8]) -> Option<usize> {
+/// Where a chunk lies in `bytes`. What pages begin with is often the same in all, so needles are taken from within.
+fn place_of(wanted: &[u8], bytes: &[u8]) -> Option<usize> {
+    for from in [wanted.len() / 2, wanted.len() / 4 * 3, wanted.len() / 4] {
+        let Some(within) = distinctive(wanted, from) else { continue };
+        let mut places = 0;
+        for place in memmem::find_iter(bytes, &wanted[within..within + NEEDLE]).take(PLACES_MAX) {
+            places += 1;
+            if let Some(at) = place.checked_sub(within)
+                && bytes.get(at..at + wanted.len()) == Some(wanted)
+            {
+                return Some(at);
+            }
+        }
+        // Only where there were too many places another needle may tell more.
+        if places < PLACES_MAX {
+            return None;
+        }
+    }
+    None
+}
+
+/// Where in a chunk, from `from` on, a needle lies that is not likely to be found by chance.
+fn distinctive(bytes: &[u8], from: usize) -> Option<usize> {
     let variety = |needle: &[u8]| {
         let mut seen = [0u64; 4];
         needle.iter().for_each(|&byte| seen[usize::from(byte >> 6)] |= 1 << (byte & 63));
         seen.iter().map(|bits| bits.count_ones() as usize).sum::<usize>()
     };
-    (0..bytes.len().saturating_sub(NEEDLE))
-        .step_by(NEEDLE)
-        .find(|&at| variety(&bytes[at..at + NEEDLE]) >= NEEDLE_VARIETY)
+    let end = (bytes.len() + 1).saturating_sub(NEEDLE);
+    (from..end).step_by(NEEDLE).find(|&at| variety(&bytes[at..at + NEEDLE]) >= NEEDLE_VARIETY)
 }
 
 /// The range of the parent that a stretch is expected to have.
@@ -215,11 +252,11 @@ mod tests {
         let other = Cut { len: 1, what: Page::Other(Hash([1; 32])) };
         let zero = Cut { len: 1, what: Page::Zero };
         let row = |cut: Cut, count: usize| vec![cut; count];
-        assert_eq!(lost(&[row(same, 5), row(other, 20), row(same, 5)].concat(), 0), None);
-        assert_eq!(lost(&[row(same, 5), row(other, 20)].concat(), 0), Some(5));
-        assert_eq!(lost(&[row(same, 5), row(other, 4), row(zero, 9), row(other, 4)].concat(), 0), Some(5));
-        assert_eq!(lost(&[row(same, 5), row(other, 70), row(same, 5)].concat(), 0), Some(5));
-        assert_eq!(lost(&[row(same, 5), row(other, 7)].concat(), 0), None);
-        assert_eq!(lost(&[row(other, 20)].concat(), 15), None);
+        assert_eq!(lost(&[row(same, 5), row(other, 20), row(same, 5)].concat(), 0, 1), None);
+        assert_eq!(lost(&[row(same, 5), row(other, 20)].concat(), 0, 1), Some(5));
+        assert_eq!(lost(&[row(same, 5), row(other, 4), row(zero, 9), row(other, 4)].concat(), 0, 1), Some(5));
+        assert_eq!(lost(&[row(same, 5), row(other, 70), row(same, 5)].concat(), 0, 1), Some(5));
+        assert_eq!(lost(&[row(same, 5), row(other, 7)].concat(), 0, 1), None);
+        assert_eq!(lost(&[row(other, 20)].concat(), 15, 1), None);
     }
 }

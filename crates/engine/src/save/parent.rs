@@ -17,6 +17,8 @@ pub struct Parent {
     pub leaf: Option<(LeafAt, u64)>,
     /// By how much what the parent has is expected further on in the new bytes, as far as that is known.
     pub shift: i64,
+    /// Shifts that were in force before, and none.
+    pub shifts: Vec<i64>,
 }
 
 /// A chunk of the parent.

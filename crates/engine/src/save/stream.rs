@@ -125,7 +125,13 @@ impl PartWriter {
             return None;
         }
         let leaf = if trail.shift == 0 { self.parent_leaf(roots, content, page, offset) } else { None };
-        Some(Parent { roots: roots.clone(), blob: content.blob.clone(), leaf, shift: trail.shift })
+        Some(Parent {
+            roots: roots.clone(),
+            blob: content.blob.clone(),
+            leaf,
+            shift: trail.shift,
+            shifts: trail.shifts.clone(),
+        })
     }
 
     /// The parent's leaf at the very same place. The nodes on the way to it become known.

@@ -6,7 +6,7 @@ use stdchk_object::hash::Domain;
 use stdchk_object::{Hash, PackRef, Result};
 
 use super::grid::{self, Planned};
-use super::parent::{Parent, Theirs};
+use super::parent::{Chunk, Parent, Theirs};
 use crate::buffers::Buffer;
 use crate::vault::Vault;
 
@@ -75,6 +75,8 @@ pub struct Look {
     pub search: bool,
 }
 
+/// Pages that are compared to see whether a known shift is in force again.
+const PROBE_PAGES: usize = 16;
 /// How often in one stretch the parent's place is looked for.
 const SEARCHES_MAX: u32 = 64;
 /// Bytes that are read, looked at and hashed together, while they are in the processor's cache.
@@ -104,11 +106,12 @@ impl Look {
         let (mut found, mut missed, mut from) = (0, 0, 0);
         while self.search
             && found + missed < SEARCHES_MAX
-            && let Some(first) = grid::lost(&cuts, from)
+            && let Some(first) = grid::lost(&cuts, from, self.page)
         {
             let at: usize = cuts[..first].iter().map(|cut| cut.len as usize).sum();
             let Some(again) = self.find_again(vault, shift, at, &buffer) else {
                 missed += 1;
+                shift = 0;
                 break;
             };
             found += 1;
@@ -156,27 +159,76 @@ impl Look {
     /// Looks for what the parent has from `at` on, if it were moved by `shift`, in what the stretch has there.
     fn find_again(&self, vault: &Vault, shift: i64, at: usize, bytes: &[u8]) -> Option<grid::Found> {
         let parent = self.parent.as_ref()?;
+        // Where it was before, or where it is in place, is where it is most likely to be again.
+        let known = parent.shifts.iter().copied().filter(|&known| known != shift);
+        if let Some(shift) = known.into_iter().find(|&known| self.fits(vault, known, at, bytes)) {
+            return Some(grid::Found { at, shift });
+        }
+        // What is lost has moved from where it was, or from where the whole is in place.
+        let bases = if shift == 0 { &[0][..] } else { &[shift, 0] };
+        bases.iter().find_map(|&base| self.find_from(vault, parent, base, at, bytes))
+    }
+
+    fn find_from(
+        &self,
+        vault: &Vault,
+        parent: &Parent,
+        shift: i64,
+        at: usize,
+        bytes: &[u8],
+    ) -> Option<grid::Found> {
         let place = self.offset + at as u64;
         let range = grid::range_of(parent, shift, place, grid::SEARCH_BYTES);
+        let start = range.start;
         let found = parent
             .chunks(vault, false, range)
-            .and_then(|theirs| grid::find_again(vault, &theirs, &bytes[at..], place));
+            .and_then(|theirs| grid::find_again(vault, &theirs, start, &bytes[at..], place, self.page));
         let found = found.unwrap_or_else(|error| {
             tracing::debug!("the parent cannot be looked for: {error}");
             None
         })?;
         Some(grid::Found { at: found.at + at, ..found })
     }
+
+    /// Whether the parent, moved by `shift`, has some of what the stretch has behind `at`.
+    fn fits(&self, vault: &Vault, shift: i64, at: usize, bytes: &[u8]) -> bool {
+        let Some(parent) = &self.parent else { return false };
+        let to = (at + PROBE_PAGES * self.page).min(bytes.len());
+        let range = grid::range_of(parent, shift, self.offset + at as u64, (to - at) as u64);
+        let Ok(theirs) = parent.chunks(vault, false, range) else { return false };
+        let place = |chunk: &Chunk| i128::from(chunk.at) + i128::from(shift) - i128::from(self.offset);
+        let mut expected = Vec::new();
+        let mut pieces = Vec::new();
+        for chunk in &theirs.chunks {
+            let Ok(start) = usize::try_from(place(chunk)) else { continue };
+            if let Some(piece) = bytes[..to].get(start..start + chunk.len as usize)
+                && start >= at
+                && !is_zero(piece)
+            {
+                expected.push(chunk.hash);
+                pieces.push(piece);
+            }
+        }
+        let (mut same, mut expected) = (0, expected.into_iter());
+        Domain::Data.hash_each(pieces, |hash| same += usize::from(expected.next() == Some(hash)));
+        same >= PROBE_PAGES / 4
+    }
 }
 
-/// Cuts anew what is new anyway, where short pieces have piled up: with as few pieces as there can be.
+/// Cuts anew what is new anyway, where short pieces have piled up: with as few pieces as there can be. Very short ones that
+/// are not new go along.
 fn mended(cuts: Vec<Cut>, buffer: &mut [u8], page: usize) -> Result<Vec<Cut>> {
     let is_other = |cut: &Cut| matches!(cut.what, Page::Other(_));
+    let joins = |cut: &Cut| match cut.what {
+        Page::Other(_) => true,
+        Page::Same(..) => (cut.len as usize) < page / 4,
+        Page::Zero => false,
+    };
     let mut mended = Vec::with_capacity(cuts.len());
     let mut at = 0;
-    for run in cuts.chunk_by(|a, b| is_other(a) && is_other(b)) {
+    for run in cuts.chunk_by(|a, b| joins(a) && joins(b)) {
         let len: usize = run.iter().map(|cut| cut.len as usize).sum();
-        if len.div_ceil(page) < run.len() {
+        if run.iter().any(is_other) && len.div_ceil(page) < run.len() {
             let planned = grid::plan(&[], 0, 0, at, at + len, page);
             look_at(&planned, &Theirs::default(), at, buffer, &mut |_, _| Ok(()), &mut mended)?;
         } else {

@@ -23,8 +23,13 @@ pub enum Pending {
 pub struct Trail {
     /// By how much the parent's bytes are further on.
     pub shift: i64,
+    /// Shifts that were in force lately, the last one first; 0 always is among them.
+    pub shifts: Vec<i64>,
     credit: i32,
 }
+
+/// Shifts that are remembered.
+const SHIFTS_MAX: usize = 4;
 
 /// What searches may cost at most at a time, and what one adds or takes. Where nothing is ever found, one stretch in
 /// sixteen is searched.
@@ -33,7 +38,7 @@ const CREDIT_STEP: i32 = 16;
 
 impl Trail {
     fn new() -> Trail {
-        Trail { shift: 0, credit: CREDIT_MAX }
+        Trail { shift: 0, shifts: vec![0], credit: CREDIT_MAX }
     }
 
     /// Whether the parent's place may be looked for where it is lost.
@@ -43,6 +48,12 @@ impl Trail {
 
     fn pass(&mut self, unit: &Unit) {
         self.shift = unit.shift;
+        self.shifts.retain(|&shift| shift != unit.shift && shift != 0);
+        self.shifts.insert(0, unit.shift);
+        self.shifts.truncate(SHIFTS_MAX);
+        if unit.shift != 0 {
+            self.shifts.push(0);
+        }
         let change = 1 + (i64::from(unit.found) - i64::from(unit.missed)) as i32 * CREDIT_STEP;
         self.credit = (self.credit + change).clamp(-CREDIT_STEP, CREDIT_MAX);
     }

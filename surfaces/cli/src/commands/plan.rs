@@ -92,6 +92,18 @@ impl Case {
         self.best().ok().map(|(job, best)| job.solve / best.expected)
     }
 
+    /// Whether compression pays, for people.
+    fn verdict(&self) -> model::Result<Option<String>> {
+        let Some(compression) = self.compression else { return Ok(None) };
+        let (limit, rate) = (compression.break_even()?, self.latency(0.0).bandwidth()?);
+        let verdict = if rate < limit { "pays" } else { "does not pay" };
+        Ok(Some(format!(
+            "Compression {verdict} when it is waited for: it does below {}/s, and checkpoints are written at {}/s.",
+            size(limit as u64),
+            size(rate as u64)
+        )))
+    }
+
     /// What could be changed, and the share of work that would follow, best first.
     fn levers(&self) -> Vec<(&'static str, f64)> {
         let mut levers = vec![
@@ -125,6 +137,7 @@ pub fn plan(out: &Out, args: &PlanArgs) -> Result<u8> {
     let (job, best) = case.best().map_err(refused)?;
     let young = Interval::young(&job).map_err(refused)?;
     let levers = case.levers();
+    let verdict = case.verdict().map_err(refused)?;
     let simulated = match args.simulate {
         None => None,
         Some(runs) => {
@@ -148,9 +161,13 @@ pub fn plan(out: &Out, args: &PlanArgs) -> Result<u8> {
         return Ok(0);
     }
     let share = |part: f64| format!("{:.1} %", 100.0 * part / best.expected);
+    let often = if best.interval < job.solve {
+        format!("Save after every {} of work", span(best.interval))
+    } else {
+        "No checkpoint is worth its time in a job this short".to_owned()
+    };
     out.line(&format!(
-        "Save after every {} of work: a checkpoint takes {}, and the job is interrupted every {} on average.",
-        span(best.interval),
+        "{often}: one takes {}, and the job is interrupted every {} on average.",
         span(job.checkpoint),
         span(job.mtti)
     ));
@@ -162,14 +179,8 @@ pub fn plan(out: &Out, args: &PlanArgs) -> Result<u8> {
         share(best.saving),
         share(best.lost)
     ));
-    if let Some(compression) = case.compression {
-        let limit = compression.break_even().map_err(refused)?;
-        let verdict = if case.store < limit { "pays" } else { "does not pay" };
-        out.line(&format!(
-            "Compression {verdict} when it is waited for: it does below {}/s, and the store takes {}/s.",
-            size(limit as u64),
-            size(case.store as u64)
-        ));
+    if let Some(verdict) = verdict {
+        out.line(&verdict);
     }
     if let Some(run) = simulated {
         out.line(&format!(
