@@ -57,9 +57,7 @@ impl ObjectCatalog {
         }
         Ok(true)
     }
-}
 
-impl ObjectCatalog {
     /// Creates the object of a record. Where there is no space, room that was kept is given up for a record that leads
     /// to more.
     fn create(&self, name: &str, record: &Record, durable: bool, state: &State) -> Result<bool> {

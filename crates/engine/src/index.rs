@@ -187,6 +187,9 @@ impl Index {
             return Ok(());
         }
         self.objects.replace(&format!("index/{}", new_name()?), &builder.encode(), false)?;
+        if self.segments.iter().filter(|segment| segment.entries <= SMALL_ENTRIES).count() < SEGMENTS_MAX {
+            return Ok(());
+        }
         let mut index = Index::open(self.objects)?;
         // Large segments are left to the garbage collection: a save must not pay for the size of the repository.
         index.segments.retain(|segment| segment.entries <= SMALL_ENTRIES);

@@ -1,7 +1,7 @@
 //! A Monte Carlo simulation of a job that fails and restarts: it checks the closed forms where their assumptions hold, and
 //! answers where they do not.
 
-use crate::{Error, HOPELESS, Interval, Job, Result, positive};
+use crate::{Error, HOPELESS, Job, Result, positive};
 
 /// How the times between failures are distributed; their mean is the job's mean time to interrupt.
 #[derive(Clone, Debug, PartialEq)]
@@ -166,28 +166,10 @@ fn gamma(x: f64) -> f64 {
     (2.0 * std::f64::consts::PI).sqrt() * t.powf(x + 0.5) * (-t).exp() * sum
 }
 
-impl Interval {
-    /// The best interval by simulation: a search around `self` in steps of the golden ratio, all with the same failures.
-    pub fn refined(self, job: &Job, failures: &Failures, runs: u32, seed: u64) -> Result<Interval> {
-        const GOLDEN: f64 = 0.618_033_988_749_895;
-        let cost =
-            |interval: f64| simulate(job, interval, failures, runs, seed).map(|simulated| simulated.mean);
-        let (mut low, mut high) = (self.interval / 8.0, (self.interval * 8.0).min(job.solve));
-        for _ in 0..24 {
-            let (a, b) = (high - (high - low) * GOLDEN, low + (high - low) * GOLDEN);
-            if cost(a)? < cost(b)? { high = b } else { low = a }
-        }
-        let interval = (low + high) / 2.0;
-        let expected = cost(interval)?;
-        let stretches = (job.solve / interval).max(1.0).ceil() - 1.0;
-        let saving = (stretches * job.checkpoint).min((expected - job.solve).max(0.0));
-        Ok(Interval { interval, expected, saving, lost: (expected - job.solve - saving).max(0.0) })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Interval;
 
     const DAY: f64 = 86_400.0;
 
@@ -215,14 +197,6 @@ mod tests {
         assert!((clustered.mean / best.expected - 1.0).abs() > 0.02, "{clustered:?} {best:?}");
         let even = simulate(&job, best.interval, &Failures::Weibull(1.0), 2000, 3).unwrap();
         assert!((even.mean / best.expected - 1.0).abs() < 0.02);
-    }
-
-    #[test]
-    fn the_search_finds_the_closed_optimum() {
-        let job = Job { solve: 2.0 * DAY, checkpoint: 300.0, restart: 300.0, mtti: 6.0 * 3600.0 };
-        let best = Interval::daly(&job).unwrap();
-        let found = best.refined(&job, &Failures::Exponential, 400, 5).unwrap();
-        assert!(job.expected(found.interval).unwrap() < best.expected * 1.02, "{found:?} {best:?}");
     }
 
     #[test]

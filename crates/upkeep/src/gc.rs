@@ -271,7 +271,7 @@ fn tidy(ground: &Ground, live: &mut Live, done: &GcPlan) -> Result<()> {
     }
     if !done.removed.is_empty() {
         let gone: HashSet<PackName> = done.removed.iter().map(|&(name, _)| name).collect();
-        // The index is a cache: that it still names what is gone costs a look, and the next collection tries again.
+        // The index is a cache: that it still names what is gone costs a look, until a later collection removes something.
         if let Err(error) = Index::open(ground.objects.clone()).and_then(|index| index.merge(&gone)) {
             tracing::info!("the fingerprint index was not tidied: {error}");
         }

@@ -128,49 +128,45 @@ fn damaged_nodes_are_not_shared() {
     assert!(read(&repository, 3).expect("and still") == image);
 }
 
+/// A repository whose machine has started again after step 1 was staged, and the bytes of that step.
+fn staged_before_a_power_cut(seed: u64) -> (Repository, Vec<u8>) {
+    let (fs, repository) = repository();
+    let image = Random::new(7).bytes(300 << 10);
+    let mut staged = options();
+    staged.durability = Durability::Staged;
+    save(&repository, 1, &image, staged);
+    drop(repository);
+    fs.power_cut(&mut Random::new(seed));
+    let mut repository = open(&fs);
+    repository.set_boot([9; 16]);
+    (repository, image)
+}
+
+fn saves_whole(repository: &Repository, image: &[u8], seed: u64) {
+    save(repository, 2, image, options());
+    let whole = read(repository, 2).is_ok_and(|bytes| bytes == image);
+    assert!(whole, "seed {seed}: step 2 rests on what is gone");
+}
+
 #[test]
 fn a_durable_save_does_not_rest_on_what_a_power_cut_took() {
     for seed in 0..20 {
-        let (fs, repository) = repository();
-        let image = Random::new(7).bytes(300 << 10);
-        let mut staged = options();
-        staged.durability = Durability::Staged;
-        save(&repository, 1, &image, staged);
-        drop(repository);
-        fs.power_cut(&mut Random::new(seed));
-        let mut repository = open(&fs);
-        repository.set_boot([9; 16]);
+        let (repository, image) = staged_before_a_power_cut(seed);
         let reading = repository.read().expect("read");
         let spec = Spec::parse("melt").expect("spec");
         // A quick look is enough: what was staged in another boot is read in full before it is offered.
         let offered = repository.newest_whole(&reading, &spec, Look::Quick).ok().and_then(|(found, _)| found);
         assert!(offered.is_none() || read(&repository, 1).is_ok_and(|bytes| bytes == image), "seed {seed}");
         drop(reading);
-        save(&repository, 2, &image, options());
-        assert!(
-            read(&repository, 2).is_ok_and(|bytes| bytes == image),
-            "seed {seed}: step 2 rests on what is gone"
-        );
+        saves_whole(&repository, &image, seed);
     }
 }
 
 #[test]
 fn what_was_staged_in_another_boot_is_no_parent() {
     for seed in 0..20 {
-        let (fs, repository) = repository();
-        let image = Random::new(7).bytes(300 << 10);
-        let mut staged = options();
-        staged.durability = Durability::Staged;
-        save(&repository, 1, &image, staged);
-        drop(repository);
-        fs.power_cut(&mut Random::new(seed));
-        let mut repository = open(&fs);
-        repository.set_boot([9; 16]);
-        save(&repository, 2, &image, options());
-        assert!(
-            read(&repository, 2).is_ok_and(|bytes| bytes == image),
-            "seed {seed}: step 2 rests on what is gone"
-        );
+        let (repository, image) = staged_before_a_power_cut(seed);
+        saves_whole(&repository, &image, seed);
     }
 }
 

@@ -49,8 +49,7 @@ pub fn plan(theirs: &[Chunk], shift: i64, offset: u64, from: usize, to: usize, p
                 at += len;
             }
             // One that does not fit is not followed.
-            Some((start, len)) if start <= at as i128 => {
-                debug_assert!(start < at as i128 || at + len > to || len > page);
+            Some((start, _)) if start <= at as i128 => {
                 if start == at as i128 {
                     let len = page.min(to - at);
                     cuts.push(Planned { len: len as u32, theirs: None });
@@ -58,9 +57,10 @@ pub fn plan(theirs: &[Chunk], shift: i64, offset: u64, from: usize, to: usize, p
                 }
             }
             expected => {
-                let stop = expected
-                    .map_or(to, |(start, _)| usize::try_from(start).map_or(to, |start| start.min(to)));
-                for len in pages(stop - at, page) {
+                let begins = expected.and_then(|(start, _)| usize::try_from(start).ok());
+                let stop = begins.map_or(to, |start| start.min(to));
+                // Only a gap has two ends; what ends with the stretch stays on the grid.
+                for len in pages(stop - at, page, stop < to) {
                     cuts.push(Planned { len: len as u32, theirs: None });
                 }
                 at = stop;
@@ -72,10 +72,11 @@ pub fn plan(theirs: &[Chunk], shift: i64, offset: u64, from: usize, to: usize, p
     cuts
 }
 
-/// Cuts so many bytes into pages. A rest that is short takes half of the page before it: tiny pieces would stay for ever.
-fn pages(bytes: usize, page: usize) -> impl Iterator<Item = usize> {
+/// Cuts so many bytes into pages. If `evenly`, a rest that is short takes half of the page before it: tiny pieces would
+/// stay for ever.
+pub fn pages(bytes: usize, page: usize, evenly: bool) -> impl Iterator<Item = usize> {
     let (whole, rest) = (bytes / page, bytes % page);
-    let shared = whole > 0 && rest > 0 && rest < page / 2;
+    let shared = evenly && whole > 0 && rest > 0 && rest < page / 2;
     let full = if shared { whole - 1 } else { whole };
     let last = if shared { [(page + rest).div_ceil(2), (page + rest) / 2] } else { [rest, 0] };
     std::iter::repeat_n(page, full).chain(last).filter(|&len| len > 0)
@@ -204,6 +205,9 @@ mod tests {
             [(50, None), (30, Some(1)), (100, Some(2)), (20, None)]
         );
         assert_eq!(planned(&[], 0, 0, 0, 250), [(100, None), (100, None), (50, None)]);
+        // A short rest keeps to the grid at the end of the stretch, and shares with a page before a cut of the parent.
+        assert_eq!(planned(&[], 0, 0, 0, 210), [(100, None), (100, None), (10, None)]);
+        assert_eq!(planned(&[chunk(110, 100)], 0, 0, 0, 210), [(55, None), (55, None), (100, Some(0))]);
         // Longer chunks than pages are not followed.
         assert_eq!(
             planned(&[chunk(0, 150), chunk(150, 50)], 0, 0, 0, 200),

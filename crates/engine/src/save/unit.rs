@@ -160,8 +160,8 @@ impl Look {
     fn find_again(&self, vault: &Vault, shift: i64, at: usize, bytes: &[u8]) -> Option<grid::Found> {
         let parent = self.parent.as_ref()?;
         // Where it was before, or where it is in place, is where it is most likely to be again.
-        let known = parent.shifts.iter().copied().filter(|&known| known != shift);
-        if let Some(shift) = known.into_iter().find(|&known| self.fits(vault, known, at, bytes)) {
+        let mut known = parent.shifts.iter().copied().filter(|&known| known != shift);
+        if let Some(shift) = known.find(|&known| self.fits(vault, known, at, bytes)) {
             return Some(grid::Found { at, shift });
         }
         // What is lost has moved from where it was, or from where the whole is in place.
@@ -229,7 +229,8 @@ fn mended(cuts: Vec<Cut>, buffer: &mut [u8], page: usize) -> Result<Vec<Cut>> {
     for run in cuts.chunk_by(|a, b| joins(a) && joins(b)) {
         let len: usize = run.iter().map(|cut| cut.len as usize).sum();
         if run.iter().any(is_other) && len.div_ceil(page) < run.len() {
-            let planned = grid::plan(&[], 0, 0, at, at + len, page);
+            let again = grid::pages(len, page, true).map(|len| Planned { len: len as u32, theirs: None });
+            let planned: Vec<Planned> = again.collect();
             look_at(&planned, &Theirs::default(), at, buffer, &mut |_, _| Ok(()), &mut mended)?;
         } else {
             mended.extend_from_slice(run);
