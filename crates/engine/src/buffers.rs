@@ -1,7 +1,9 @@
 //! A fixed number of buffers: whoever wants one waits until there is one. This is what bounds the pipeline.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex};
+
+use crate::vault::locked;
 
 /// The buffers.
 #[derive(Clone)]
@@ -11,36 +13,30 @@ struct Supply {
     /// The one given back last is taken first: most of it is still in the processor's cache.
     free: Mutex<Vec<Vec<u8>>>,
     given_back: Condvar,
+    /// Memory of loose buffers that are gone, to be used again: memory that was never touched is slow to get.
+    spare: Mutex<Vec<Vec<u8>>>,
 }
 
-impl Supply {
-    fn free(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
-        // A list of buffers is whole after every statement.
-        self.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
+/// Loose buffers whose memory is kept.
+const SPARE_MAX: usize = 16;
 
 impl Buffers {
     /// `count` buffers; their memory is taken when they are first used.
     pub fn new(count: usize) -> Buffers {
         let free = Mutex::new(vec![Vec::new(); count]);
-        Buffers(Arc::new(Supply { free, given_back: Condvar::new() }))
+        Buffers(Arc::new(Supply { free, given_back: Condvar::new(), spare: Mutex::default() }))
     }
 
-    /// A buffer of `len` bytes with whatever is in it; waits for one to be given back.
-    pub fn take(&self, len: usize) -> Buffer {
-        let mut free = self.0.free();
-        let mut bytes = loop {
+    /// A buffer without bytes; waits for one to be given back.
+    pub fn take(&self) -> Buffer {
+        let mut free = locked(&self.0.free);
+        let bytes = loop {
             match free.pop() {
                 Some(bytes) => break bytes,
                 None => free = self.0.given_back.wait(free).unwrap_or_else(|poisoned| poisoned.into_inner()),
             }
         };
-        drop(free);
-        if bytes.len() < len {
-            bytes.resize(len, 0);
-        }
-        Buffer { bytes, len, supply: self.0.clone() }
+        Buffer { bytes, len: 0, loose: false, supply: self.0.clone() }
     }
 }
 
@@ -48,13 +44,42 @@ impl Buffers {
 pub struct Buffer {
     bytes: Vec<u8>,
     len: usize,
+    loose: bool,
     supply: Arc<Supply>,
 }
 
 impl Buffer {
-    /// Makes it shorter.
-    pub fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
+    /// Makes it so long, with whatever is in it.
+    pub fn set_len(&mut self, len: usize) {
+        if self.bytes.len() < len {
+            self.bytes.resize(len, 0);
+        }
+        self.len = len;
+    }
+
+    /// Adds bytes at its end. Memory that is not needed is never touched.
+    pub fn append(&mut self, bytes: &[u8]) {
+        let (over, beyond) = bytes.split_at(bytes.len().min(self.bytes.len() - self.len));
+        self.bytes[self.len..self.len + over.len()].copy_from_slice(over);
+        self.bytes.extend_from_slice(beyond);
+        self.len += bytes.len();
+    }
+
+    /// The same bytes, and room for few more, in a loose buffer: one that nobody waits for.
+    pub fn loosen(self) -> Buffer {
+        let fits = |spare: &Vec<u8>| (self.len..=self.len * 2).contains(&spare.capacity());
+        let mut spare = locked(&self.supply.spare);
+        let at = spare.iter().position(fits);
+        let mut bytes = at.map(|at| spare.swap_remove(at)).unwrap_or_default();
+        drop(spare);
+        bytes.clear();
+        bytes.extend_from_slice(&self);
+        Buffer { bytes, len: self.len, loose: true, supply: self.supply.clone() }
+    }
+
+    /// Whether nobody waits for it.
+    pub fn is_loose(&self) -> bool {
+        self.loose
     }
 }
 
@@ -73,8 +98,16 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.supply.free().push(std::mem::take(&mut self.bytes));
-        self.supply.given_back.notify_one();
+        let bytes = std::mem::take(&mut self.bytes);
+        if self.loose {
+            let mut spare = locked(&self.supply.spare);
+            if spare.len() < SPARE_MAX {
+                spare.push(bytes);
+            }
+        } else {
+            locked(&self.supply.free).push(bytes);
+            self.supply.given_back.notify_one();
+        }
     }
 }
 

@@ -41,8 +41,18 @@ impl Known {
         Known { slots: vec![None; sets * WAYS], next: vec![0; sets], used: 0, sets_max, packs: Vec::new() }
     }
 
-    fn grow(&mut self) {
-        let sets = self.next.len() * 2;
+    /// Makes room for so many more at once, as far as the budget allows.
+    pub fn reserve(&mut self, more: usize) {
+        let mut sets = self.next.len();
+        while sets < self.sets_max && (self.used + more) * 2 > sets * WAYS {
+            sets *= 2;
+        }
+        if sets > self.next.len() {
+            self.grow(sets);
+        }
+    }
+
+    fn grow(&mut self, sets: usize) {
         let old = std::mem::replace(&mut self.slots, vec![None; sets * WAYS]);
         self.next = vec![0; sets];
         self.used = 0;
@@ -86,7 +96,7 @@ impl Known {
             return;
         }
         if self.used * 2 >= self.slots.len() && self.next.len() < self.sets_max {
-            self.grow();
+            self.grow(self.next.len() * 2);
         }
         self.put(Entry { hash: *hash, len, place });
     }

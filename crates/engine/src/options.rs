@@ -83,9 +83,9 @@ impl Options {
         (self.memory / 2 / self.unit()).max(BUFFERS_MIN)
     }
 
-    /// Buffers that the pack which is being filled may keep. Packs on their way out give theirs back by themselves.
+    /// Buffers, at least half full, that the pack which is being filled may keep. Packs on their way out give theirs back by themselves.
     pub(crate) fn buffers_kept(&self) -> usize {
-        self.pack_bytes().div_ceil(self.unit()) + 1
+        (2 * self.pack_bytes()).div_ceil(self.unit()) + 1
     }
 
     /// Units that may be under way: together with the pack that is being filled they leave one buffer free, so that
@@ -97,6 +97,11 @@ impl Options {
     /// Raw bytes at which a pack is cut. A pack that is being filled holds its buffers, so a few must fit.
     pub(crate) fn pack_bytes(&self) -> usize {
         (self.buffer_count() * self.unit() / 6).clamp(4 << 20, 16 << 20)
+    }
+
+    /// The same for the pack of that number. The first ones are small, so that the store is not idle while they are filled.
+    pub(crate) fn pack_bytes_of(&self, number: u32) -> u64 {
+        (self.pack_bytes() as u64).min((4 << 20) << number.min(10))
     }
 
     /// Fingerprints kept at hand.

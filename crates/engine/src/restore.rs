@@ -98,7 +98,8 @@ impl Reader<'_> {
                 let (job, buffers, scratches) = (job.clone(), buffers.clone(), scratches.clone());
                 self.workers.ask(move |_| {
                     let leaf = vault.leaf(&roots, &blob, &at, len)?;
-                    let mut buffer = buffers.take(leaf.bytes() as usize);
+                    let mut buffer = buffers.take();
+                    buffer.set_len(leaf.bytes() as usize);
                     let mut scratch = locked(&scratches).pop().unwrap_or_default();
                     vault.read_leaf(&roots, &leaf, &mut buffer, &mut scratch)?;
                     locked(&scratches).push(scratch);

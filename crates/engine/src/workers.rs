@@ -1,4 +1,4 @@
-//! Threads that do what they are given, each with a compressor of its own, and answers that can be waited for.
+//! Threads that do what they are given, each with tools of its own, and answers that can be waited for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
@@ -8,7 +8,16 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use stdchk_codec::Press;
 use stdchk_object::{Error, Kind, Result};
 
-type Job = Box<dyn FnOnce(&mut Press) + Send>;
+/// What a thread keeps from job to job.
+#[derive(Default)]
+pub struct Tools {
+    /// Compressors.
+    pub press: Press,
+    /// Room for bytes that are needed for a moment; it stays in the processor's cache.
+    pub room: Vec<u8>,
+}
+
+type Job = Box<dyn FnOnce(&mut Tools) + Send>;
 
 /// A fixed number of threads. Jobs are taken in the order in which they were given.
 pub struct Workers {
@@ -40,8 +49,8 @@ impl Workers {
         let spawn = |i: usize| {
             let queue = queue.clone();
             let work = move || {
-                let mut press = Press::new();
-                queue.iter().for_each(|job| job(&mut press));
+                let mut tools = Tools::default();
+                queue.iter().for_each(|job| job(&mut tools));
             };
             std::thread::Builder::new().name(format!("{name}-{i}")).spawn(work)
         };
@@ -57,11 +66,11 @@ impl Workers {
     /// Has something done. A panic in it becomes an error; the thread goes on.
     pub fn ask<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&mut Press) -> Result<T> + Send + 'static,
+        job: impl FnOnce(&mut Tools) -> Result<T> + Send + 'static,
     ) -> Answer<T> {
         let (reply, answer) = bounded(1);
-        let job: Job = Box::new(move |press| {
-            let done = catch_unwind(AssertUnwindSafe(|| job(press)));
+        let job: Job = Box::new(move |tools| {
+            let done = catch_unwind(AssertUnwindSafe(|| job(tools)));
             let panicked = |_| Err(Error::new(Kind::Io, "a worker thread panicked; this is a bug in stdchk"));
             let _ = reply.send(done.unwrap_or_else(panicked));
         });

@@ -91,6 +91,7 @@ impl Assembly {
     ) -> usize {
         let len = chunk.len() as u32;
         if let ChunkBytes::Kept(buffer, _) = &chunk
+            && !buffer.is_loose()
             && !self.kept_last.as_ref().is_some_and(|last| Arc::ptr_eq(last, buffer))
         {
             self.kept += 1;
@@ -155,7 +156,7 @@ impl Assembly {
     fn close_run(&mut self, workers: &Workers, advisor: &Arc<Mutex<Advisor>>) {
         if let Some(run) = self.open.take() {
             let advisor = advisor.clone();
-            self.runs.push(workers.ask(move |press| compress(run, press, &advisor)));
+            self.runs.push(workers.ask(move |tools| compress(run, &mut tools.press, &advisor)));
         }
     }
 
@@ -198,6 +199,8 @@ impl ClosedPack {
         pieces.extend(runs.iter().map(|run| &*run.bytes));
         pieces.push(&sealed.bytes);
         store.put(self.name, &pieces)?;
+        // Whoever waits for the buffers need not wait for the disk.
+        drop(runs);
         if durable {
             store.sync(&[self.name])?;
         }

@@ -136,24 +136,26 @@ impl BlobWriter {
             Page::Other(hash) => Some((hash, cut.len)),
             _ => None,
         });
-        self.consult(part, others.clone());
+        if others.clone().next().is_some() {
+            part.load_parent();
+        }
+        self.consult(part, others);
         unit.leaf.into_iter().for_each(|node| part.know_node(node));
-        // A buffer that is kept must be mostly new, or the budget fills with what is not needed.
-        let keep = others.count() == unit.cuts.len() && part.may_keep(&unit.buffer);
+        let keep = part.may_keep(&unit.buffer);
         let mut start = 0;
         for cut in &unit.cuts {
-            let range = start..start + cut.len as usize;
-            start = range.end;
             match cut.what {
-                Page::Zero => self.hole(part, range.len() as u64)?,
+                Page::Zero => self.hole(part, u64::from(cut.len))?,
                 Page::Same(pack, chunk) => {
                     let pack = unit.packs[pack as usize];
                     part.foreign.entry(pack.name).or_insert(pack);
                     self.first = false;
-                    self.tally.shared += range.len() as u64;
-                    self.chunk(part, pack.name, chunk, range.len() as u32)?;
+                    self.tally.shared += u64::from(cut.len);
+                    self.chunk(part, pack.name, chunk, cut.len)?;
                 }
                 Page::Other(hash) => {
+                    let range = start..start + cut.len as usize;
+                    start = range.end;
                     let buffer = unit.buffer.clone();
                     let bytes = if keep {
                         ChunkBytes::Kept(buffer, range)
@@ -174,6 +176,7 @@ impl BlobWriter {
         buffer: std::sync::Arc<crate::buffers::Buffer>,
         chunks: &[(u32, Hash)],
     ) -> Result<()> {
+        part.load_parent();
         self.consult(part, chunks.iter().map(|&(len, hash)| (hash, len)));
         let keep =
             part.may_keep(&buffer) && chunks.iter().all(|&(len, hash)| part.known.find(&hash, len).is_none());

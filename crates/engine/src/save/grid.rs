@@ -5,7 +5,7 @@
 //! shift that is in force. When what follows is nowhere as it should be, the shift is lost; then some chunks of the
 //! parent are read as anchors and looked for in the new bytes, and where one is found the grid goes on from there.
 
-use memchr::memmem;
+use aho_corasick::{AhoCorasick, Match, packed};
 use stdchk_object::Result;
 
 use super::parent::{Chunk, Parent, Theirs};
@@ -25,8 +25,8 @@ pub const SEARCH_BYTES: u64 = 4 << 20;
 const NEEDLE: usize = 32;
 /// Different bytes that a needle must have: what is the same everywhere leads nowhere.
 const NEEDLE_VARIETY: usize = 12;
-/// Places of a needle that are tried.
-const PLACES_MAX: usize = 16;
+/// Places of needles that are tried.
+const PLACES_MAX: usize = 64;
 
 /// A cut before its bytes were looked at: its length, and which chunk of the parent is expected there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +121,7 @@ pub fn find_again(
     offset: u64,
     page: usize,
 ) -> Result<Option<Found>> {
+    let mut anchors = Vec::with_capacity(ANCHORS.len());
     let mut tried = None;
     for anchor in ANCHORS {
         let first = theirs.chunks.partition_point(|chunk| chunk.at < start.saturating_add(anchor));
@@ -128,34 +129,49 @@ pub fn find_again(
         let next = theirs.chunks[first..].iter().find(|chunk| chunk.len as usize * 2 >= page);
         let Some(chunk) = next.filter(|chunk| tried != Some(chunk.at)) else { continue };
         tried = Some(chunk.at);
-        let wanted = theirs.bytes(vault, chunk)?;
-        if let Some(at) = place_of(&wanted, bytes) {
-            let shift = i128::from(offset) + at as i128 - i128::from(chunk.at);
-            return Ok(i64::try_from(shift).ok().map(|shift| Found { at, shift }));
-        }
+        anchors.push((chunk.at, theirs.bytes(vault, chunk)?));
     }
-    Ok(None)
+    let found = place_of(&anchors, bytes).and_then(|(theirs, at)| {
+        let shift = i128::from(offset) + at as i128 - i128::from(theirs);
+        Some(Found { at, shift: i64::try_from(shift).ok()? })
+    });
+    Ok(found)
 }
 
-/// Where a chunk lies in `bytes`. What pages begin with is often the same in all, so needles are taken from within.
-fn place_of(wanted: &[u8], bytes: &[u8]) -> Option<usize> {
-    for from in [wanted.len() / 2, wanted.len() / 4 * 3, wanted.len() / 4] {
-        let Some(within) = distinctive(wanted, from) else { continue };
-        let mut places = 0;
-        for place in memmem::find_iter(bytes, &wanted[within..within + NEEDLE]).take(PLACES_MAX) {
-            places += 1;
-            if let Some(at) = place.checked_sub(within)
+/// Which of the anchors lies in `bytes` first, and where. What pages begin with is often the same in all, so needles are
+/// taken from within. All are looked for in one pass.
+fn place_of(anchors: &[(u64, Vec<u8>)], bytes: &[u8]) -> Option<(u64, usize)> {
+    for quarter in [2, 3, 1] {
+        let needle = |(which, (_, wanted)): (usize, &(u64, Vec<u8>))| {
+            distinctive(wanted, wanted.len() / 4 * quarter).map(|within| (which, within))
+        };
+        let needles: Vec<(usize, usize)> = anchors.iter().enumerate().filter_map(needle).collect();
+        let patterns = needles.iter().map(|&(which, within)| &anchors[which].1[within..within + NEEDLE]);
+        let places = places_of(patterns, bytes);
+        for place in &places {
+            let (which, within) = needles[place.pattern()];
+            let (theirs, wanted) = &anchors[which];
+            if let Some(at) = place.start().checked_sub(within)
                 && bytes.get(at..at + wanted.len()) == Some(wanted)
             {
-                return Some(at);
+                return Some((*theirs, at));
             }
         }
-        // Only where there were too many places another needle may tell more.
-        if places < PLACES_MAX {
+        // Only where there were too many places other needles may tell more.
+        if places.len() < PLACES_MAX {
             return None;
         }
     }
     None
+}
+
+/// The first places of all patterns, in order. Vectors are compared where the processor can.
+fn places_of<'b>(patterns: impl Iterator<Item = &'b [u8]> + Clone, bytes: &[u8]) -> Vec<Match> {
+    if let Some(searcher) = packed::Searcher::new(patterns.clone()) {
+        return searcher.find_iter(bytes).take(PLACES_MAX).collect();
+    }
+    let Ok(searcher) = AhoCorasick::new(patterns) else { return Vec::new() };
+    searcher.find_iter(bytes).take(PLACES_MAX).collect()
 }
 
 /// Where in a chunk, from `from` on, a needle lies that is not likely to be found by chance.

@@ -20,6 +20,7 @@ mod grid;
 mod parent;
 mod rewrite;
 mod stream;
+mod stretch;
 mod unit;
 mod window;
 
@@ -78,6 +79,8 @@ pub struct PartWriter {
     io: Workers,
     buffers: Buffers,
     parent: Option<Parent>,
+    /// Packs of the parent that become known as soon as something is not where the parent has it.
+    unloaded: Vec<PackRef>,
     rank: u32,
     known: Known,
     loaded: HashSet<PackName>,
@@ -123,6 +126,7 @@ impl PartWriter {
             vault,
             workers,
             parent: None,
+            unloaded: Vec::new(),
             rank,
             loaded: HashSet::new(),
             index,
@@ -158,9 +162,13 @@ impl PartWriter {
         let members = members.into_iter().map(|member| (member.path.clone(), member)).collect();
         self.parent = Some(Parent { roots: view.roots.clone(), members });
         if view.part.bytes / 4096 <= PARENT_CHUNKS_PRELOADED {
-            let packs: Vec<PackRef> = view.references().map(|(pack, _)| pack).collect();
-            packs.iter().for_each(|pack| self.load_pack(pack.name, Some(pack)));
+            self.unloaded = view.references().map(|(pack, _)| pack).collect();
         }
+    }
+
+    /// Makes the chunks of the parent known.
+    fn load_parent(&mut self) {
+        std::mem::take(&mut self.unloaded).iter().for_each(|pack| self.load_pack(pack.name, Some(pack)));
     }
 
     /// Makes the chunks of a stored pack known, unless there is anything wrong with it.
@@ -173,6 +181,7 @@ impl PartWriter {
         let opened = pack.map_or_else(|| self.vault.open_named(name), |pack| self.vault.open(pack));
         let Ok(open) = opened else { return };
         let index = self.known.add_pack(name);
+        self.known.reserve(open.footer.hashes().len());
         for run in open.footer.runs().iter().filter(|run| run.kind == ChunkKind::Data) {
             for chunk in run.first_chunk..run.end_chunk() {
                 if !self.vault.is_damaged(name, chunk) {
@@ -250,11 +259,9 @@ impl PartWriter {
     /// Stores a chunk of data that is new; where it lies.
     fn store_data(&mut self, hash: Hash, bytes: ChunkBytes, first_of_member: bool) -> Result<Place> {
         let len = bytes.len() as u32;
-        if self
-            .data
-            .as_ref()
-            .is_some_and(|data| data.raw_bytes() + u64::from(len) > self.options.pack_bytes() as u64)
-        {
+        if self.data.as_ref().is_some_and(|data| {
+            data.raw_bytes() + u64::from(len) > self.options.pack_bytes_of(data.name.number)
+        }) {
             self.end_data_pack()?;
         }
         if self.data.is_none() {
@@ -277,9 +284,12 @@ impl PartWriter {
         Ok(place)
     }
 
-    /// Whether the pack that is being filled may keep this buffer: one that is mostly full, and not too many. This is
-    /// what makes sure that the supply of buffers never runs dry while a pack waits for more bytes.
+    /// Whether the pack that is being filled may keep this buffer: a loose one, or one that is mostly full, and of these
+    /// not too many. This is what makes sure that the supply of buffers never runs dry while a pack waits for more bytes.
     fn may_keep(&self, buffer: &Arc<crate::buffers::Buffer>) -> bool {
+        if buffer.is_loose() {
+            return true;
+        }
         let kept = self.data.as_ref().map_or(0, Assembly::buffers_kept);
         buffer.len() * 2 >= self.options.unit() && kept < self.options.buffers_kept()
     }

@@ -11,6 +11,7 @@ use stdchk_object::{Error, Hash, PackRef, Result};
 use super::PartWriter;
 use super::assembly::data_hash;
 use super::parent::Parent;
+use super::stretch::Stretch;
 use super::unit::{Look, Source};
 use super::window::{Pending, Trail, Window};
 use crate::options::{ChunkingChoice, unit_for};
@@ -171,7 +172,7 @@ impl PartWriter {
     ) -> Result<Content> {
         let leaf_shift = Self::leaf_shift(page);
         let step = 1u64 << leaf_shift;
-        let mut window = Window::new(self.window(), leaf_shift, progress);
+        let mut window = Window::new(self.window(), leaf_shift, parent.is_some(), progress);
         let len = source.len();
         let mut offset = 0;
         while offset < len {
@@ -181,10 +182,14 @@ impl PartWriter {
                 window.push(Pending::Hole(size));
             } else {
                 let look = self.look(&window.trail, parent, page, offset);
-                let buffer = self.buffers.take(size as usize);
+                let buffer = self.buffers.take();
                 let (source, vault) = (source.clone(), self.vault.clone());
-                let read = move |at, bytes: &mut [u8]| source.read_at(offset + at as u64, bytes);
-                let answer = self.workers.ask(move |_| look.at(&vault, buffer, read));
+                let packed = window.trail.some_old;
+                let answer = self.workers.ask(move |tools| {
+                    let mut read = |at, bytes: &mut [u8]| source.read_at(offset + at as u64, bytes);
+                    let room = packed.then_some(&mut tools.room);
+                    look.at(&vault, Stretch::to_be_read(buffer, size as usize, room, &mut read))
+                });
                 window.push(Pending::Unit(answer, size));
             }
             offset += size;
@@ -200,18 +205,19 @@ impl PartWriter {
         progress: &dyn Fn(u64),
     ) -> Result<Content> {
         let leaf_shift = Self::leaf_shift(page);
-        let mut window = Window::new(self.window(), leaf_shift, progress);
+        let mut window = Window::new(self.window(), leaf_shift, parent.is_some(), progress);
         let mut offset = 0;
         loop {
             window.make_room(self)?;
-            let mut buffer = self.buffers.take(1 << leaf_shift);
+            let mut buffer = self.buffers.take();
+            buffer.set_len(1 << leaf_shift);
             let filled = fill(stream, &mut buffer)?;
-            buffer.truncate(filled);
+            buffer.set_len(filled);
             if filled == 0 {
                 break;
             }
             let (look, vault) = (self.look(&window.trail, parent, page, offset), self.vault.clone());
-            let answer = self.workers.ask(move |_| look.at(&vault, buffer, |_, _| Ok(())));
+            let answer = self.workers.ask(move |_| look.at(&vault, Stretch::there(buffer)));
             window.push(Pending::Unit(answer, filled as u64));
             offset += filled as u64;
         }
@@ -225,12 +231,13 @@ impl PartWriter {
         progress: &dyn Fn(u64),
     ) -> Result<Content> {
         let cutter = Cutter::new(average)?;
-        let mut window = Window::new(self.window(), LEAF_SHIFT, progress);
+        let mut window = Window::new(self.window(), LEAF_SHIFT, false, progress);
         let mut carried: Vec<u8> = Vec::new();
         let mut ended = false;
         while !ended {
             window.make_room(self)?;
-            let mut buffer = self.buffers.take(unit_for(Chunking::Cdc(average)));
+            let mut buffer = self.buffers.take();
+            buffer.set_len(unit_for(Chunking::Cdc(average)));
             buffer[..carried.len()].copy_from_slice(&carried);
             let filled = carried.len() + fill(stream, &mut buffer[carried.len()..])?;
             ended = filled < buffer.len();
@@ -238,7 +245,7 @@ impl PartWriter {
             let cut = cutter.cut(&buffer[..filled], ended, &mut lengths);
             carried.clear();
             carried.extend_from_slice(&buffer[cut..filled]);
-            buffer.truncate(cut);
+            buffer.set_len(cut);
             let answer = self.workers.ask(move |_| {
                 let mut start = 0;
                 let chunk = |len: u32| {

@@ -1,5 +1,6 @@
 //! What workers do with a stretch of a file: read it, find zeros, hash its pages, compare with the parent.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use stdchk_object::hash::Domain;
@@ -7,6 +8,7 @@ use stdchk_object::{Hash, PackRef, Result};
 
 use super::grid::{self, Planned};
 use super::parent::{Chunk, Parent, Theirs};
+use super::stretch::Stretch;
 use crate::buffers::Buffer;
 use crate::vault::Vault;
 
@@ -50,6 +52,7 @@ pub struct Cut {
 
 /// A stretch that was read and looked at.
 pub struct Unit {
+    /// The bytes of what is new, one after the other.
     pub buffer: Arc<Buffer>,
     pub cuts: Vec<Cut>,
     /// Packs of the parent that cuts are the same as.
@@ -61,6 +64,18 @@ pub struct Unit {
     /// How often the parent's place was lost and found again, and lost and not found.
     pub found: u32,
     pub missed: u32,
+}
+
+impl Unit {
+    pub fn bytes(&self) -> u64 {
+        self.cuts.iter().map(|cut| u64::from(cut.len)).sum()
+    }
+
+    /// Bytes that are neither zeros nor what the parent has there.
+    pub fn bytes_new(&self) -> u64 {
+        let new = |cut: &&Cut| matches!(cut.what, Page::Other(_));
+        self.cuts.iter().filter(new).map(|cut| u64::from(cut.len)).sum()
+    }
 }
 
 /// How to look at a stretch.
@@ -88,20 +103,14 @@ pub fn is_zero(bytes: &[u8]) -> bool {
 }
 
 impl Look {
-    /// Looks at a stretch, cut by cut. `read` brings the bytes at an offset of the stretch; it may do nothing where they
-    /// are in the buffer already.
-    pub fn at(
-        self,
-        vault: &Vault,
-        mut buffer: Buffer,
-        mut read: impl FnMut(usize, &mut [u8]) -> Result<()>,
-    ) -> Result<Unit> {
+    /// Looks at a stretch, cut by cut.
+    pub fn at(self, vault: &Vault, mut stretch: Stretch) -> Result<Unit> {
         let mut shift = self.parent.as_ref().map_or(0, |parent| parent.shift);
-        let len = buffer.len();
+        let len = stretch.len();
         let mut theirs = self.theirs(vault, shift, len);
         let planned = grid::plan(&theirs.chunks, shift, self.offset, 0, len, self.page);
         let mut cuts = Vec::with_capacity(planned.len());
-        look_at(&planned, &theirs, 0, &mut buffer, &mut read, &mut cuts)?;
+        look_at(&planned, &theirs, 0, &mut stretch, &mut cuts)?;
         let (mut packs, leaf) = (theirs.packs.clone(), theirs.node);
         let (mut found, mut missed, mut from) = (0, 0, 0);
         while self.search
@@ -109,7 +118,7 @@ impl Look {
             && let Some(first) = grid::lost(&cuts, from, self.page)
         {
             let at: usize = cuts[..first].iter().map(|cut| cut.len as usize).sum();
-            let Some(again) = self.find_again(vault, shift, at, &buffer) else {
+            let Some(again) = self.find_again(vault, shift, at, stretch.whole()?) else {
                 missed += 1;
                 shift = 0;
                 break;
@@ -121,7 +130,7 @@ impl Look {
                 let planned = grid::plan(&theirs.chunks, shift, self.offset, at, len, self.page);
                 cuts.truncate(first);
                 let known = cuts.len();
-                look_at(&planned, &theirs, at, &mut buffer, &mut |_, _| Ok(()), &mut cuts)?;
+                look_at(&planned, &theirs, at, &mut stretch, &mut cuts)?;
                 // Indices of packs are those of the unit.
                 let base = packs.len() as u32;
                 packs.extend_from_slice(&theirs.packs);
@@ -133,8 +142,9 @@ impl Look {
             }
             from = first + cuts_up_to(&cuts[first..], again.at - at) + 1;
         }
-        let cuts = mended(cuts, &mut buffer, self.page)?;
-        Ok(Unit { buffer: Arc::new(buffer), cuts, packs, leaf, shift, found, missed })
+        let cuts = mended(cuts, &mut stretch, self.page)?;
+        let buffer = stretch.keep(new_ranges(&cuts));
+        Ok(Unit { buffer, cuts, packs, leaf, shift, found, missed })
     }
 
     /// What the parent has where the stretch is, moved by `shift`.
@@ -217,7 +227,7 @@ impl Look {
 
 /// Cuts anew what is new anyway, where short pieces have piled up: with as few pieces as there can be. Very short ones that
 /// are not new go along.
-fn mended(cuts: Vec<Cut>, buffer: &mut [u8], page: usize) -> Result<Vec<Cut>> {
+fn mended(cuts: Vec<Cut>, stretch: &mut Stretch, page: usize) -> Result<Vec<Cut>> {
     let is_other = |cut: &Cut| matches!(cut.what, Page::Other(_));
     let joins = |cut: &Cut| match cut.what {
         Page::Other(_) => true,
@@ -231,13 +241,24 @@ fn mended(cuts: Vec<Cut>, buffer: &mut [u8], page: usize) -> Result<Vec<Cut>> {
         if run.iter().any(is_other) && len.div_ceil(page) < run.len() {
             let again = grid::pages(len, page, true).map(|len| Planned { len: len as u32, theirs: None });
             let planned: Vec<Planned> = again.collect();
-            look_at(&planned, &Theirs::default(), at, buffer, &mut |_, _| Ok(()), &mut mended)?;
+            stretch.whole()?;
+            look_at(&planned, &Theirs::default(), at, stretch, &mut mended)?;
         } else {
             mended.extend_from_slice(run);
         }
         at += len;
     }
     Ok(mended)
+}
+
+/// Where what is new lies in the stretch.
+fn new_ranges(cuts: &[Cut]) -> impl Iterator<Item = Range<usize>> {
+    let mut at = 0;
+    cuts.iter().filter_map(move |cut| {
+        let range = at..at + cut.len as usize;
+        at = range.end;
+        matches!(cut.what, Page::Other(_)).then_some(range)
+    })
 }
 
 /// How many cuts begin before `bytes`.
@@ -257,8 +278,7 @@ fn look_at(
     planned: &[Planned],
     theirs: &Theirs,
     mut at: usize,
-    buffer: &mut [u8],
-    read: &mut dyn FnMut(usize, &mut [u8]) -> Result<()>,
+    stretch: &mut Stretch,
     cuts: &mut Vec<Cut>,
 ) -> Result<()> {
     let mut rest = planned;
@@ -271,27 +291,31 @@ fn look_at(
         let (group, others) = rest.split_at(rest.iter().take_while(fits).count().max(1));
         rest = others;
         let len: usize = group.iter().map(|cut| cut.len as usize).sum();
-        let bytes = &mut buffer[at..at + len];
-        read(at, bytes)?;
+        let (bytes, mut kept) = stretch.next(at, len)?;
         let mut pieces = Vec::with_capacity(group.len());
         let mut pending = Vec::with_capacity(group.len());
-        let mut left = &bytes[..];
+        let mut left = bytes;
         for cut in group {
             let (piece, after) = left.split_at(cut.len as usize);
             left = after;
             if !is_zero(piece) {
                 pieces.push(piece);
-                pending.push((cuts.len(), cut.theirs));
+                pending.push((cuts.len(), cut.theirs, piece));
             }
             cuts.push(Cut { len: cut.len, what: Page::Zero });
         }
         let mut pending = pending.into_iter();
         Domain::Data.hash_each(pieces, |hash| {
-            let (index, expected) = pending.next().expect("one for each piece");
+            let (index, expected, piece) = pending.next().expect("one for each piece");
             let expected = expected.map(|which| &theirs.chunks[which as usize]);
             cuts[index].what = match expected {
                 Some(chunk) if chunk.hash == hash => Page::Same(chunk.slot, chunk.chunk),
-                _ => Page::Other(hash),
+                _ => {
+                    if let Some(kept) = &mut kept {
+                        kept.append(piece);
+                    }
+                    Page::Other(hash)
+                }
             };
         });
         at += len;

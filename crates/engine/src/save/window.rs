@@ -26,6 +26,8 @@ pub struct Trail {
     /// Shifts that were in force lately, the last one first; 0 always is among them.
     pub shifts: Vec<i64>,
     credit: i32,
+    /// Whether a good part of the last stretch was the parent's, or zeros: then so may be some of the next.
+    pub some_old: bool,
 }
 
 /// Shifts that are remembered.
@@ -37,8 +39,8 @@ const CREDIT_MAX: i32 = 48;
 const CREDIT_STEP: i32 = 16;
 
 impl Trail {
-    fn new() -> Trail {
-        Trail { shift: 0, shifts: vec![0], credit: CREDIT_MAX }
+    fn new(has_parent: bool) -> Trail {
+        Trail { shift: 0, shifts: vec![0], credit: CREDIT_MAX, some_old: has_parent }
     }
 
     /// Whether the parent's place may be looked for where it is lost.
@@ -48,6 +50,7 @@ impl Trail {
 
     fn pass(&mut self, unit: &Unit) {
         self.shift = unit.shift;
+        self.some_old = 8 * unit.bytes_new() <= 7 * unit.bytes();
         self.shifts.retain(|&shift| shift != unit.shift && shift != 0);
         self.shifts.insert(0, unit.shift);
         self.shifts.truncate(SHIFTS_MAX);
@@ -69,10 +72,10 @@ pub struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// Room for `limit` stretches.
-    pub fn new(limit: usize, leaf_shift: u8, progress: &'a dyn Fn(u64)) -> Window<'a> {
+    /// Room for `limit` stretches of a member that a parent may have, too.
+    pub fn new(limit: usize, leaf_shift: u8, has_parent: bool, progress: &'a dyn Fn(u64)) -> Window<'a> {
         let blob = BlobWriter::new(leaf_shift);
-        Window { pending: VecDeque::new(), limit, blob, progress, trail: Trail::new() }
+        Window { pending: VecDeque::new(), limit, blob, progress, trail: Trail::new(has_parent) }
     }
 
     /// Takes the oldest stretches until there is room for one more.
