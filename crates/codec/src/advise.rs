@@ -1,65 +1,158 @@
-//! Choosing a coding by sampling.
+//! Choosing a coding by what it does to the data at hand, and by what the commit waits for.
 //!
-//! From a few slices of a run each candidate's size is measured; the smallest wins, a faster one is preferred
-//! where it is nearly as good, and nothing is done where little would be gained. The answer is kept for the
-//! runs that follow, and asked again now and then, because data changes within a member.
+//! Some slices of a run are tried with a few codings. Each trial says how much would be left and how long it takes;
+//! the pace of the save says what looking at the bytes and storing them costs. From both follows how long the commit would take
+//! (docs/CODECS.md), and the preference says how much longer it may take for the sake of space. A trial serves
+//! the runs that follow, and is repeated now and then, because data changes within a member.
 
 use stdchk_object::Result;
 use stdchk_object::pack::{Codec, Coding};
 
 use crate::Press;
 
+/// What matters more where time and space are at odds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prefer {
+    /// Compress only where that does not make the commit longer.
+    Time,
+    /// Let the commit take a fourth longer for the sake of space.
+    #[default]
+    Balanced,
+    /// As small as can be, whatever it costs.
+    Space,
+}
+
+impl Prefer {
+    /// How many times as long as the fastest way the commit may take.
+    fn patience(self) -> f64 {
+        match self {
+            // Estimates are not exact: what is as good as equal counts as equal.
+            Prefer::Time => 1.03,
+            Prefer::Balanced => 1.25,
+            Prefer::Space => f64::INFINITY,
+        }
+    }
+}
+
 /// What the user wants of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preference {
     /// Look at the data.
-    Auto,
+    Auto(Prefer),
     /// Always this, with the zstd level; runs that do not shrink are stored as they are.
     Fixed(Coding, i32),
 }
 
-/// Runs for which an answer is kept before the data is looked at again.
-const KEPT_RUNS: u32 = 24;
-/// Bytes of each of the slices that are sampled.
-const SLICE: usize = 4096;
+/// What a byte of new data costs apart from its compression, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Threads that look at data and compress it.
+    pub threads: f64,
+    /// What one thread needs to read it, hash it and compare it, together with all the old bytes that come with it.
+    pub look: f64,
+    /// What the store needs for it.
+    pub store: f64,
+    /// Whether that was measured, or is a guess.
+    pub store_known: bool,
+    /// Whether so little was stored until now that its compression takes no time worth mentioning.
+    pub little: bool,
+}
+
+/// A coding, and the level of its compressor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// How runs are stored.
+    pub coding: Coding,
+    /// The level of zstd.
+    pub level: i32,
+}
+
+impl Choice {
+    /// Stored as it is.
+    pub const NONE: Choice = Choice { coding: Coding::NONE, level: 0 };
+}
+
+/// What a coding did to a sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Trial {
+    /// The coding.
+    pub choice: Choice,
+    /// Bytes left of each byte.
+    pub left: f64,
+    /// Seconds that one thread needed for each byte.
+    pub cost: f64,
+}
+
+impl Trial {
+    /// Seconds that the commit takes for each new byte: looking and compressing on all threads, while the store takes what is
+    /// left. The slower of the two counts.
+    pub fn commit_time(&self, pace: &Pace) -> f64 {
+        let work = (pace.look + self.cost) / pace.threads;
+        work.max(self.left * pace.store)
+    }
+}
+
+/// Runs for which a trial serves, at first and at most.
+const KEPT_MIN: u32 = 12;
+const KEPT_MAX: u32 = 96;
+/// Bytes of each of the slices that are tried.
+const SLICE: usize = 8192;
 const SLICES: usize = 4;
 /// A run must shrink below this many 256ths to be worth reading it whole later on.
 const WORTH: usize = 236;
-
-const CANDIDATES: [Coding; 5] = [
-    Coding { codec: Codec::Lz4, planes: 0 },
-    Coding { codec: Codec::Zstd, planes: 0 },
-    Coding { codec: Codec::Zstd, planes: 4 },
-    Coding { codec: Codec::Zstd, planes: 8 },
-    Coding { codec: Codec::Zstd, planes: 2 },
-];
+/// Bits of a byte, if single bytes were all that is seen, from which on there is nothing to be found. The sample is small,
+/// so even noise seems to have a little less than eight.
+const NOISE_BITS: f64 = 7.9;
 
 /// Decides for the runs of one member, one after the other.
 pub struct Advisor {
     preference: Preference,
-    answer: Coding,
-    kept: u32,
+    trials: Vec<Trial>,
+    /// How many more runs the trials serve, and for how many the next ones will.
+    left: u32,
+    keep: u32,
+    /// How much longer real runs take than trials say.
+    drag: f64,
 }
 
 impl Advisor {
     /// An advisor for one member.
     pub fn new(preference: Preference) -> Advisor {
-        Advisor { preference, answer: Coding::NONE, kept: 0 }
+        Advisor { preference, trials: Vec::new(), left: 0, keep: KEPT_MIN, drag: 1.0 }
     }
 
-    /// The coding and level for this run.
-    pub fn advise(&mut self, press: &mut Press, raw: &[u8]) -> Result<(Coding, i32)> {
-        match self.preference {
-            Preference::Fixed(coding, level) => Ok((coding, level)),
-            Preference::Auto => {
-                if self.kept == 0 {
-                    self.answer = sample(press, raw)?;
-                    self.kept = KEPT_RUNS;
-                }
-                self.kept -= 1;
-                Ok((self.answer, 1))
-            }
+    /// Which preference asks for trials now; others go on with what is known meanwhile.
+    pub fn wants_trial(&mut self) -> Option<Prefer> {
+        let Preference::Auto(prefer) = self.preference else { return None };
+        if self.left == 0 {
+            self.left = self.keep;
+            return Some(prefer);
         }
+        self.left -= 1;
+        None
+    }
+
+    /// Takes what was tried.
+    pub fn tried(&mut self, trials: Vec<Trial>) {
+        let names = |trials: &[Trial]| trials.iter().map(|trial| trial.choice).collect::<Vec<_>>();
+        let alike = names(&trials) == names(&self.trials);
+        self.keep = if alike { (self.keep * 2).min(KEPT_MAX) } else { KEPT_MIN };
+        self.trials = trials;
+    }
+
+    /// How to store the next run.
+    pub fn choose(&self, pace: &Pace) -> Choice {
+        let prefer = match self.preference {
+            Preference::Fixed(coding, level) => return Choice { coding, level },
+            Preference::Auto(prefer) => prefer,
+        };
+        let patience = if pace.little { f64::INFINITY } else { prefer.patience() };
+        let raw = Trial { choice: Choice::NONE, left: 1.0, cost: 0.0 };
+        let time = |trial: &Trial| Trial { cost: trial.cost * self.drag, ..*trial }.commit_time(pace);
+        let fastest = self.trials.iter().map(time).fold(time(&raw), f64::min);
+        let bearable = self.trials.iter().filter(|trial| time(trial) <= fastest * patience);
+        let smallest = bearable.min_by(|a, b| a.left.total_cmp(&b.left));
+        smallest.map_or(Choice::NONE, |trial| trial.choice)
     }
 
     /// Bytes below which a compressed run is kept; otherwise it is stored as it is.
@@ -67,10 +160,23 @@ impl Advisor {
         raw_len * WORTH / 256
     }
 
-    /// Tells how the run went: a surprise makes it look at the data again.
-    pub fn learn(&mut self, kept: bool) {
-        if !kept && self.preference == Preference::Auto {
-            self.kept = 0;
+    /// Goes on from what was found for the same member before.
+    pub fn remember(&mut self, trials: Vec<Trial>) {
+        self.trials = trials;
+        self.left = KEPT_MIN / 2;
+    }
+
+    /// Tells how a run went: whether it shrank as it should, and the seconds that each byte took. A surprise makes it look at
+    /// the data again.
+    pub fn learn(&mut self, choice: Choice, shrank: bool, cost: f64) {
+        if !shrank {
+            self.left = 0;
+            self.keep = KEPT_MIN;
+        } else if let Some(trial) = self.trials.iter().find(|trial| trial.choice == choice)
+            && trial.cost > 0.0
+        {
+            let drag = (cost / trial.cost).clamp(0.1, 10.0);
+            self.drag += (drag - self.drag) / 4.0;
         }
     }
 }
@@ -84,46 +190,163 @@ fn slices(raw: &[u8]) -> Vec<u8> {
     (0..SLICES).flat_map(|i| raw[i * step..i * step + SLICE].iter().copied()).collect()
 }
 
-fn sample(press: &mut Press, raw: &[u8]) -> Result<Coding> {
+/// Tries codings on a sample of a run; those that would be worth it. `clock` tells seconds from whenever on.
+pub fn try_codings(
+    prefer: Prefer,
+    press: &mut Press,
+    raw: &[u8],
+    clock: &dyn Fn() -> f64,
+) -> Result<Vec<Trial>> {
     let sample = slices(raw);
-    let mut out = Vec::new();
-    let mut sizes = [usize::MAX; CANDIDATES.len()];
-    for (size, coding) in sizes.iter_mut().zip(CANDIDATES) {
-        if press.compress(coding, 1, &sample, usize::MAX, &mut out)? {
-            *size = out.len();
+    let mut trials = Vec::new();
+    for choice in candidates(prefer, &sample) {
+        let begun = clock();
+        let limit = Advisor::limit(sample.len());
+        if let Some(packed) = press.compress(choice.coding, choice.level, &sample, limit)? {
+            let bytes = sample.len() as f64;
+            let left = packed.len() as f64 / bytes;
+            trials.push(Trial { choice, left, cost: (clock() - begun) / bytes });
         }
     }
-    let (best, &size) = sizes.iter().enumerate().min_by_key(|&(_, size)| *size).expect("candidates");
-    if size >= Advisor::limit(sample.len()) {
-        return Ok(Coding::NONE);
+    Ok(trials)
+}
+
+/// What is worth trying: LZ4 finds what repeats; where single bytes say enough, an entropy coder too, after the planes that make
+/// them say most.
+fn candidates(prefer: Prefer, sample: &[u8]) -> Vec<Choice> {
+    let bits = plane_bits(sample);
+    let (planes, best) = WIDTHS.into_iter().zip(bits).min_by(|a, b| a.1.total_cmp(&b.1)).expect("widths");
+    let choice = |codec, planes, level| Choice { coding: Coding { codec, planes }, level };
+    let mut candidates = vec![choice(Codec::Lz4, 0, 0)];
+    if best < NOISE_BITS {
+        candidates.push(choice(Codec::Zstd, 0, 1));
+        if planes > 0 {
+            candidates.push(choice(Codec::Lz4, planes, 0));
+            candidates.push(choice(Codec::Zstd, planes, 1));
+        }
+        if prefer == Prefer::Space {
+            WIDTHS.into_iter().for_each(|planes| candidates.push(choice(Codec::Zstd, planes, SPACE_LEVEL)));
+        }
     }
-    // LZ4 decompresses several times as fast: it may be a tenth larger.
-    let lz4_is_near = sizes[0] < sample.len() && sizes[0] - size.min(sizes[0]) <= size / 10;
-    Ok(if lz4_is_near { CANDIDATES[0] } else { CANDIDATES[best] })
+    candidates
+}
+
+/// The level of zstd where space is all that counts: beyond it minutes buy little.
+const SPACE_LEVEL: i32 = 9;
+/// Widths of elements, zero for no planes.
+const WIDTHS: [u8; 4] = [0, 8, 4, 2];
+
+/// Bits of a byte that are left when every plane is coded for itself, for each of the widths.
+fn plane_bits(sample: &[u8]) -> [f64; 4] {
+    let mut counts = [[0u32; 256]; 8];
+    for element in sample.as_chunks::<8>().0 {
+        element.iter().zip(&mut counts).for_each(|(&byte, counts)| counts[usize::from(byte)] += 1);
+    }
+    WIDTHS.map(|width| {
+        let width = usize::from(width.max(1));
+        let plane = |plane: usize| {
+            let mut sum = [0u32; 256];
+            for counts in counts.iter().skip(plane).step_by(width) {
+                sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            }
+            entropy(&sum)
+        };
+        (0..width).map(plane).sum::<f64>() / width as f64
+    })
+}
+
+/// Bits of a symbol that comes as often as counted.
+fn entropy(counts: &[u32; 256]) -> f64 {
+    let total = f64::from(counts.iter().sum::<u32>());
+    let bits = |&count: &u32| f64::from(count) / total * (total / f64::from(count)).log2();
+    counts.iter().filter(|count| **count > 0).map(bits).sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
-    fn advice(raw: &[u8]) -> Coding {
-        Advisor::new(Preference::Auto).advise(&mut Press::new(), raw).unwrap().0
+    fn random() -> impl FnMut() -> u32 {
+        let mut x = 1u64;
+        move || {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (x >> 33) as u32
+        }
     }
+
+    fn advice(prefer: Prefer, raw: &[u8], pace: &Pace) -> Choice {
+        let mut advisor = Advisor::new(Preference::Auto(prefer));
+        assert_eq!(advisor.wants_trial(), Some(prefer));
+        let begun = Instant::now();
+        let clock = || begun.elapsed().as_secs_f64();
+        advisor.tried(try_codings(prefer, &mut Press::new(), raw, &clock).unwrap());
+        assert_eq!(advisor.wants_trial(), None);
+        advisor.choose(pace)
+    }
+
+    /// A store that is slower than any compressor, and one that is faster.
+    const SLOW: Pace = Pace { threads: 2.0, look: 1e-9, store: 1e-3, store_known: true, little: false };
+    const FAST: Pace = Pace { threads: 2.0, look: 1e-9, store: 1e-15, store_known: true, little: false };
 
     #[test]
     fn noise_is_left_alone_and_text_is_not() {
-        let mut x = 1u64;
-        let mut next = || {
-            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (x >> 33) as u32
-        };
-        let noise: Vec<u8> = (0..65536).flat_map(|_| next().to_le_bytes()).collect();
-        assert!(advice(&noise).is_none());
+        let mut next = random();
+        let noise: Vec<u8> = (0..65536).flat_map(|_| (next() >> 3).to_le_bytes()).collect();
+        let noise: Vec<u8> = noise.chunks_exact(4).flat_map(|word| word[..3].to_vec()).collect();
+        assert_eq!(advice(Prefer::Space, &noise, &SLOW), Choice::NONE);
         let text: Vec<u8> = (0..20_000).flat_map(|i| format!("line {i}\n").into_bytes()).collect();
-        assert!(!advice(&text).is_none());
+        assert_ne!(advice(Prefer::Time, &text, &SLOW), Choice::NONE);
         let floats: Vec<u8> = (0..65536)
             .flat_map(|i| (1.0 + f64::from(next()) * 1e-14 + f64::from(i) * 1e-9).to_le_bytes())
             .collect();
-        assert_eq!(advice(&floats).planes, 8);
+        assert_eq!(advice(Prefer::Balanced, &floats, &SLOW).coding.planes, 8);
+    }
+
+    #[test]
+    fn a_fast_store_is_not_kept_waiting_unless_space_is_asked_for() {
+        let text: Vec<u8> = (0..20_000).flat_map(|i| format!("line {i}\n").into_bytes()).collect();
+        assert_eq!(advice(Prefer::Time, &text, &FAST), Choice::NONE);
+        assert_ne!(advice(Prefer::Space, &text, &FAST), Choice::NONE);
+        assert_ne!(advice(Prefer::Time, &text, &Pace { little: true, ..FAST }), Choice::NONE);
+    }
+
+    #[test]
+    fn of_two_ways_the_smaller_is_taken_as_long_as_it_is_bearable() {
+        let way = |codec, left, cost| Trial {
+            choice: Choice { coding: Coding { codec, planes: 0 }, level: 1 },
+            left,
+            cost,
+        };
+        let chosen = |prefer, store| {
+            let mut advisor = Advisor::new(Preference::Auto(prefer));
+            advisor.tried(vec![way(Codec::Lz4, 0.6, 1.0), way(Codec::Zstd, 0.4, 3.0)]);
+            advisor
+                .choose(&Pace { threads: 1.0, look: 1.0, store, store_known: true, little: false })
+                .coding
+                .codec
+        };
+        // Raw takes 1, LZ4 2, zstd 4.
+        assert_eq!(chosen(Prefer::Time, 0.5), Codec::None);
+        assert_eq!(chosen(Prefer::Balanced, 0.5), Codec::None);
+        assert_eq!(chosen(Prefer::Space, 0.5), Codec::Zstd);
+        // Raw takes 2, as LZ4 does.
+        assert_eq!(chosen(Prefer::Time, 2.0), Codec::Lz4);
+        // Raw takes 5.4, LZ4 3.24, zstd 4.
+        assert_eq!(chosen(Prefer::Time, 5.4), Codec::Lz4);
+        assert_eq!(chosen(Prefer::Balanced, 5.4), Codec::Zstd);
+        // Raw takes 10, LZ4 6, zstd 4.
+        assert_eq!(chosen(Prefer::Time, 10.0), Codec::Zstd);
+    }
+
+    #[test]
+    fn what_runs_take_corrects_what_trials_said() {
+        let choice = Choice { coding: Coding { codec: Codec::Zstd, planes: 0 }, level: 1 };
+        let mut advisor = Advisor::new(Preference::Auto(Prefer::Time));
+        advisor.tried(vec![Trial { choice, left: 0.5, cost: 1.0 }]);
+        let pace = Pace { threads: 1.0, look: 0.0, store: 2.0, store_known: true, little: false };
+        assert_eq!(advisor.choose(&pace), choice);
+        (0..20).for_each(|_| advisor.learn(choice, true, 3.0));
+        assert_eq!(advisor.choose(&pace), Choice::NONE);
     }
 }

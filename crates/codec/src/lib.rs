@@ -6,6 +6,6 @@ pub mod chunk;
 pub mod planes;
 pub mod press;
 
-pub use advise::{Advisor, Preference};
+pub use advise::{Advisor, Choice, Pace, Prefer, Preference, Trial, try_codings};
 pub use chunk::Cutter;
 pub use press::Press;

@@ -25,23 +25,28 @@ pub fn join(width: u8, planes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Elements handled together: their planes stay within the first-level cache.
-const BLOCK: usize = 64;
+/// Elements whose bytes are exchanged together: a plane gets a word of eight bytes from them.
+const LANES: usize = 8;
 
 fn split_width<const W: usize>(raw: &[u8], out: &mut [u8]) {
     let count = raw.len() / W;
     let (body, rest) = raw.split_at(count * W);
     let (planes, tail) = out.split_at_mut(count * W);
     tail.copy_from_slice(rest);
-    for (block, elements) in body.chunks(BLOCK * W).enumerate() {
-        let n = elements.len() / W;
-        for plane in 0..W {
-            let start = plane * count + block * BLOCK;
-            let lane = &mut planes[start..start + n];
-            for (to, element) in lane.iter_mut().zip(elements.chunks_exact(W)) {
-                *to = element[plane];
-            }
+    let whole = count / LANES * LANES;
+    for (block, elements) in body.chunks_exact(LANES * W).enumerate() {
+        let mut words = [0u64; W];
+        for (word, bytes) in words.iter_mut().zip(elements.as_chunks::<LANES>().0) {
+            *word = u64::from_le_bytes(*bytes);
         }
+        to_planes(&mut words);
+        for (plane, word) in words.iter().enumerate() {
+            let at = plane * count + block * LANES;
+            planes[at..at + LANES].copy_from_slice(&word.to_le_bytes());
+        }
+    }
+    for (i, element) in body.chunks_exact(W).enumerate().skip(whole) {
+        (0..W).for_each(|plane| planes[plane * count + i] = element[plane]);
     }
 }
 
@@ -50,16 +55,78 @@ fn join_width<const W: usize>(planes: &[u8], out: &mut [u8]) {
     let (planes, rest) = planes.split_at(count * W);
     let (body, tail) = out.split_at_mut(count * W);
     tail.copy_from_slice(rest);
-    for (block, elements) in body.chunks_mut(BLOCK * W).enumerate() {
-        let n = elements.len() / W;
-        for plane in 0..W {
-            let start = plane * count + block * BLOCK;
-            let lane = &planes[start..start + n];
-            for (from, element) in lane.iter().zip(elements.chunks_exact_mut(W)) {
-                element[plane] = *from;
-            }
+    let whole = count / LANES * LANES;
+    for (block, elements) in body.chunks_exact_mut(LANES * W).enumerate() {
+        let mut words = [0u64; W];
+        for (plane, word) in words.iter_mut().enumerate() {
+            let at = plane * count + block * LANES;
+            *word = u64::from_le_bytes(*planes[at..].first_chunk().expect("eight elements are left"));
+        }
+        from_planes(&mut words);
+        for (bytes, word) in elements.as_chunks_mut::<LANES>().0.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
         }
     }
+    for (i, element) in body.chunks_exact_mut(W).enumerate().skip(whole) {
+        (0..W).for_each(|plane| element[plane] = planes[plane * count + i]);
+    }
+}
+
+/// Eight elements of `W` bytes, one after the other, become `W` planes of eight bytes: a matrix of bytes is transposed by
+/// exchanging ever larger squares, as in Hacker's Delight, section 7-3.
+fn to_planes<const W: usize>(words: &mut [u64; W]) {
+    if W <= 4 {
+        words.iter_mut().for_each(|word| *word = within::<W>(*word));
+    }
+    exchanges::<W>().into_iter().flatten().for_each(|(apart, bits, mask)| between(words, apart, bits, mask));
+}
+
+/// The inverse: every step undoes itself, so they are taken backwards.
+fn from_planes<const W: usize>(words: &mut [u64; W]) {
+    let steps = exchanges::<W>();
+    steps.into_iter().rev().flatten().for_each(|(apart, bits, mask)| between(words, apart, bits, mask));
+    if W <= 4 {
+        words.iter_mut().for_each(|word| *word = without::<W>(*word));
+    }
+}
+
+/// Exchanges between words: how many words apart, by how many bits, and which bits of the first.
+const fn exchanges<const W: usize>() -> [Option<(usize, u32, u64)>; 3] {
+    let bytes = (1, 8, 0x00ff_00ff_00ff_00ff);
+    let pairs = (if W == 8 { 2 } else { 1 }, 16, 0x0000_ffff_0000_ffff);
+    let halves = (if W == 2 { 1 } else { W / 2 }, 32, 0x0000_0000_ffff_ffff);
+    match W {
+        8 => [Some(bytes), Some(pairs), Some(halves)],
+        4 => [None, Some(pairs), Some(halves)],
+        _ => [None, None, Some(halves)],
+    }
+}
+
+fn between<const W: usize>(words: &mut [u64; W], apart: usize, bits: u32, mask: u64) {
+    for i in (0..W).filter(|i| i & apart == 0) {
+        let moved = ((words[i] >> bits) ^ words[i + apart]) & mask;
+        words[i + apart] ^= moved;
+        words[i] ^= moved << bits;
+    }
+}
+
+/// Within a word that holds several elements, bytes of the same plane are brought together.
+fn within<const W: usize>(word: u64) -> u64 {
+    let word = if W == 4 { word } else { exchange(word, 8, 0x0000_ff00_0000_ff00) };
+    let word = exchange(word, 16, 0x0000_0000_ffff_0000);
+    if W == 4 { exchange(word, 8, 0x0000_ff00_0000_ff00) } else { word }
+}
+
+fn without<const W: usize>(word: u64) -> u64 {
+    let word = if W == 4 { exchange(word, 8, 0x0000_ff00_0000_ff00) } else { word };
+    let word = exchange(word, 16, 0x0000_0000_ffff_0000);
+    if W == 4 { word } else { exchange(word, 8, 0x0000_ff00_0000_ff00) }
+}
+
+/// Exchanges the bits under the mask with those `bits` further up.
+fn exchange(word: u64, bits: u32, mask: u64) -> u64 {
+    let moved = (word ^ (word >> bits)) & mask;
+    word ^ moved ^ (moved << bits)
 }
 
 #[cfg(test)]
@@ -72,6 +139,13 @@ mod tests {
         let mut out = Vec::new();
         split(4, &[0, 1, 2, 3, 10, 11, 12, 13, 99], &mut out);
         assert_eq!(out, [0, 10, 1, 11, 2, 12, 3, 13, 99]);
+        for width in [2usize, 4, 8] {
+            let raw: Vec<u8> = (0..21 * width + 1).map(|i| (i * 7 % 251) as u8).collect();
+            split(width as u8, &raw, &mut out);
+            for (i, byte) in raw[..21 * width].iter().enumerate() {
+                assert_eq!(out[i % width * 21 + i / width], *byte, "width {width}, byte {i}");
+            }
+        }
     }
 
     proptest! {

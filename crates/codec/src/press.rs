@@ -10,6 +10,8 @@ pub struct Press {
     zstd: Option<(i32, zstd::bulk::Compressor<'static>)>,
     unzstd: Option<zstd::bulk::Decompressor<'static>>,
     scratch: Vec<u8>,
+    /// What was compressed last, and room behind it.
+    packed: Vec<u8>,
 }
 
 impl Default for Press {
@@ -21,53 +23,46 @@ impl Default for Press {
 impl Press {
     /// Empty; contexts are made when first needed.
     pub fn new() -> Press {
-        Press { zstd: None, unzstd: None, scratch: Vec::new() }
+        Press { zstd: None, unzstd: None, scratch: Vec::new(), packed: Vec::new() }
     }
 
-    /// Stores `raw` in `coding` (zstd at `level`) into `out`. Says `false`, with `out` meaningless, where the
-    /// result would not be shorter than `limit` bytes.
+    /// `raw` in `coding` (zstd at `level`); nothing where that would not be shorter than `limit` bytes.
     pub fn compress(
         &mut self,
         coding: Coding,
         level: i32,
         raw: &[u8],
         limit: usize,
-        out: &mut Vec<u8>,
-    ) -> Result<bool> {
+    ) -> Result<Option<&[u8]>> {
         let limit = limit.min(raw.len());
-        out.clear();
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let input = if coding.planes == 0 {
-            raw
-        } else {
-            planes::split(coding.planes, raw, &mut scratch);
-            &scratch
-        };
-        let fits = match coding.codec {
+        if coding.planes > 0 {
+            planes::split(coding.planes, raw, &mut self.scratch);
+        }
+        let input = if coding.planes == 0 { raw } else { &self.scratch };
+        let length = match coding.codec {
             Codec::None => {
-                out.extend_from_slice(input);
-                coding.planes > 0 || input.len() < limit
+                self.packed.clear();
+                self.packed.extend_from_slice(input);
+                let fits = coding.planes > 0 || input.len() < limit;
+                return Ok(fits.then_some(&self.packed));
             }
             Codec::Lz4 => {
-                out.resize(lz4_flex::block::get_maximum_output_size(input.len()), 0);
-                let length = lz4_flex::block::compress_into(input, out).map_err(failed)?;
-                out.truncate(length);
-                length < limit
+                grow(&mut self.packed, lz4_flex::block::get_maximum_output_size(input.len()));
+                lz4_flex::block::compress_into(input, &mut self.packed).map_err(failed)?
             }
-            Codec::Zstd => self.zstd(level, input, limit, out)?,
+            Codec::Zstd => {
+                grow(&mut self.packed, zstd::zstd_safe::compress_bound(input.len()));
+                let compressor = match &mut self.zstd {
+                    Some((made_for, compressor)) if *made_for == level => compressor,
+                    other => {
+                        let made = zstd::bulk::Compressor::new(level).map_err(failed)?;
+                        &mut other.insert((level, made)).1
+                    }
+                };
+                compressor.compress_to_buffer(input, &mut self.packed[..]).map_err(failed)?
+            }
         };
-        self.scratch = scratch;
-        Ok(fits)
-    }
-
-    fn zstd(&mut self, level: i32, input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<bool> {
-        if self.zstd.as_ref().is_none_or(|(made_for, _)| *made_for != level) {
-            self.zstd = Some((level, zstd::bulk::Compressor::new(level).map_err(failed)?));
-        }
-        let (_, compressor) = self.zstd.as_mut().expect("just made");
-        out.reserve(zstd::zstd_safe::compress_bound(input.len()));
-        let length = compressor.compress_to_buffer(input, out).map_err(failed)?;
-        Ok(length < limit)
+        Ok((length < limit).then_some(&self.packed[..length]))
     }
 
     /// Takes `stored` apart into `out`; the result must have exactly `raw_len` bytes.
@@ -117,6 +112,13 @@ impl Press {
     }
 }
 
+/// Makes room, which is kept: clearing it anew for every run would cost as much as some compressors do.
+fn grow(room: &mut Vec<u8>, len: usize) {
+    if room.len() < len {
+        room.resize(len, 0);
+    }
+}
+
 fn failed(error: impl std::fmt::Display) -> Error {
     Error::corrupt(format!("a run cannot be compressed or decompressed: {error}"))
 }
@@ -137,8 +139,9 @@ mod tests {
         fn runs_come_back(coding in codings(), byte in any::<u8>(), noise in proptest::collection::vec(any::<u8>(), 0..300), zeros in 0usize..5000) {
             let mut raw = noise;
             raw.resize(raw.len() + zeros, byte);
-            let (mut press, mut stored, mut back) = (Press::new(), Vec::new(), Vec::new());
-            if press.compress(coding, 1, &raw, usize::MAX, &mut stored).unwrap() {
+            let (mut press, mut back) = (Press::new(), Vec::new());
+            let stored = press.compress(coding, 1, &raw, usize::MAX).unwrap().map(<[u8]>::to_vec);
+            if let Some(stored) = stored {
                 press.decompress(coding, &stored, raw.len(), &mut back).unwrap();
                 prop_assert_eq!(&back, &raw);
                 prop_assert!(press.decompress(coding, &stored, raw.len() + 1, &mut back).is_err());

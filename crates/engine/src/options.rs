@@ -1,6 +1,6 @@
 //! What a user can set about a save.
 
-use stdchk_codec::{Cutter, Preference};
+use stdchk_codec::{Cutter, Prefer, Preference};
 use stdchk_object::member::Chunking;
 use stdchk_object::pack::CHUNK_BYTES_MAX;
 use stdchk_object::{Error, Result};
@@ -50,7 +50,12 @@ pub const MEMORY_MIN: usize = 64 << 20;
 
 impl Default for Options {
     fn default() -> Options {
-        Options { chunking: ChunkingChoice::Auto, coding: Preference::Auto, memory: MEMORY, durable: true }
+        Options {
+            chunking: ChunkingChoice::Auto,
+            coding: Preference::Auto(Prefer::default()),
+            memory: MEMORY,
+            durable: true,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Members: the named byte sequences of a checkpoint, and the pages that list them.
 
+use crate::pack::Coding;
 use crate::tree::Blob;
 use crate::wire::{Reader, Writer};
 use crate::{Error, Result};
@@ -63,6 +64,104 @@ impl Tally {
     }
 }
 
+/// What was preferred when a coding was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Preferred {
+    /// Nothing was chosen: the coding was given.
+    Given = 1,
+    /// Time.
+    Time = 2,
+    /// A balance of time and space.
+    Balance = 3,
+    /// Space.
+    Space = 4,
+}
+
+impl Preferred {
+    fn decode(byte: u8) -> Option<Preferred> {
+        use Preferred::*;
+        [Given, Time, Balance, Space].into_iter().find(|&preferred| preferred as u8 == byte)
+    }
+}
+
+/// One of the codings of the new bytes of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The coding.
+    pub coding: Coding,
+    /// The level of the compressor.
+    pub level: i8,
+    /// Bytes before it.
+    pub raw: u64,
+    /// Bytes after it.
+    pub stored: u64,
+    /// Picoseconds that one thread took for each byte, where that was measured.
+    pub cost: u64,
+}
+
+/// How the new bytes of a member were coded, and from which measurements that followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Coded {
+    /// What was preferred.
+    pub preferred: Preferred,
+    /// Threads that worked on it.
+    pub threads: u32,
+    /// Picoseconds that one thread needed to look at what came with each new byte.
+    pub look: u64,
+    /// Picoseconds that the store needed for a byte; 0 where that was not measured.
+    pub store: u64,
+    /// The codings that were used, the most frequent first.
+    pub ways: Vec<Way>,
+}
+
+/// More codings than there are.
+const WAYS_MAX: usize = 4096;
+
+impl Coded {
+    fn encode(coded: Option<&Coded>, out: &mut Writer) {
+        let Some(coded) = coded else { return out.u8(0) };
+        out.u8(coded.preferred as u8);
+        out.varint(u64::from(coded.threads));
+        out.varint(coded.look);
+        out.varint(coded.store);
+        out.varint(coded.ways.len() as u64);
+        for way in &coded.ways {
+            out.u8(way.coding.codec as u8);
+            out.u8(way.coding.planes);
+            out.zigzag(i64::from(way.level));
+            [way.raw, way.stored, way.cost].into_iter().for_each(|n| out.varint(n));
+        }
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Option<Coded>> {
+        let preferred = match reader.u8()? {
+            0 => return Ok(None),
+            byte => Preferred::decode(byte).ok_or_else(|| reader.corrupt("unknown preference"))?,
+        };
+        let threads = reader.varint32("a number of threads")?;
+        let (look, store) = (reader.varint()?, reader.varint()?);
+        let count = reader.count(6)?;
+        if count > WAYS_MAX {
+            return Err(reader.corrupt("too many codings"));
+        }
+        let mut ways = Vec::with_capacity(count);
+        for _ in 0..count {
+            let coding = Coding::decode(reader.u8()?, reader.u8()?);
+            let coding = coding.ok_or_else(|| reader.corrupt("unknown coding"))?;
+            let level = i8::try_from(reader.zigzag()?).map_err(|_| reader.corrupt("a level out of range"))?;
+            ways.push(Way {
+                coding,
+                level,
+                raw: reader.varint()?,
+                stored: reader.varint()?,
+                cost: reader.varint()?,
+            });
+        }
+        Ok(Some(Coded { preferred, threads, look, store, ways }))
+    }
+}
+
 /// The bytes of a file or stream, and how they were taken in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
@@ -72,6 +171,8 @@ pub struct Content {
     pub chunking: Chunking,
     /// What became of them.
     pub tally: Tally,
+    /// How those that are new were coded, if there are any.
+    pub coded: Option<Coded>,
 }
 
 /// What a member is.
@@ -156,6 +257,7 @@ impl Member {
                 out.u8(tag);
                 out.varint(u64::from(size));
                 content.tally.encode(out);
+                Coded::encode(content.coded.as_ref(), out);
             }
         }
     }
@@ -190,7 +292,7 @@ fn decode_content(reader: &mut Reader) -> Result<Content> {
         2 => Chunking::Cdc(size),
         _ => return Err(reader.corrupt("unknown chunking")),
     };
-    Ok(Content { blob, chunking, tally: Tally::decode(reader)? })
+    Ok(Content { blob, chunking, tally: Tally::decode(reader)?, coded: Coded::decode(reader)? })
 }
 
 /// Checks that a path can name a member: relative, no empty, `.` or `..` component, no NUL.
@@ -256,6 +358,13 @@ mod tests {
             },
             chunking: Chunking::Page(4096),
             tally: Tally { new: 1, shared: 2, zero: 3, stored: 4 },
+            coded: (len > 0).then(|| Coded {
+                preferred: Preferred::Space,
+                threads: 2,
+                look: 300,
+                store: 0,
+                ways: vec![Way { coding: Coding::NONE, level: -3, raw: 1, stored: 1, cost: 700 }],
+            }),
         };
         let member = |path: &str, body| Member { path: path.into(), body, mode: 0o644, mtime_ns: -5 };
         let members = vec![

@@ -4,7 +4,7 @@ use crate::member::Tally;
 use crate::wire::{Reader, Writer};
 use crate::{Error, Kind, PackRef, Result};
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A pack that a part names, and how many bytes of its chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

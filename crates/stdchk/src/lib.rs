@@ -51,6 +51,7 @@
 #![forbid(unsafe_code)]
 
 mod checkpoint;
+mod explain;
 mod files;
 mod host;
 mod naming;
@@ -68,15 +69,16 @@ pub fn total_bytes(paths: &[std::path::PathBuf]) -> u64 {
 }
 
 pub use checkpoint::{Checkpoint, Look, Passed, RankedMember};
+pub use explain::{Explanation, explain};
 pub use host::now_ns;
 pub use naming::{Conventional, Spec, by_convention};
 pub use repository::{Reading, Repository, parse_durability};
 pub use save::{Add, ParentChoice, SCRIPT_LEASE, Save, SaveOptions, Saved};
 pub use stdchk_catalog::{App, CheckpointEntry, Durability, OpenSession, Owner, Policy, SessionKind, State};
-pub use stdchk_codec::Preference;
+pub use stdchk_codec::{Prefer, Preference};
 pub use stdchk_engine::{ChunkingChoice, DiffRange, Options, Sink, Stretch};
 pub use stdchk_model as model;
-pub use stdchk_object::member::{Body, Chunking, Content, Member, Tally};
+pub use stdchk_object::member::{Body, Chunking, Coded, Content, Member, Preferred, Tally, Way};
 pub use stdchk_object::pack::{Codec, Coding};
 pub use stdchk_object::{AppName, CheckpointId, Error, Kind, PackName, Result, SessionId};
 pub use stdchk_upkeep::{

@@ -192,11 +192,11 @@ fn copy_of(
 fn press_again(run: &Run, raw: &[u8]) -> Result<Option<Vec<u8>>> {
     let levels: Vec<i32> = if run.coding.codec == Codec::Zstd { (1..=19).collect() } else { vec![1] };
     let mut press = Press::new();
-    let mut out = Vec::new();
     for level in levels {
-        press.compress(run.coding, level, raw, usize::MAX, &mut out)?;
-        if run.stored_hash == Some(Domain::StoredRun.hash(&out).half()) {
-            return Ok(Some(out));
+        if let Some(packed) = press.compress(run.coding, level, raw, usize::MAX)?
+            && run.stored_hash == Some(Domain::StoredRun.hash(packed).half())
+        {
+            return Ok(Some(packed.to_vec()));
         }
     }
     Ok(None)

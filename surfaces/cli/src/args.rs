@@ -47,6 +47,9 @@ pub enum Verb {
     Show {
         /// app, app@step or app@step.generation; without a step the newest.
         checkpoint: String,
+        /// Say how the new bytes of each member were compressed, what was measured, and what follows from it.
+        #[arg(long)]
+        explain: bool,
     },
     /// Restore the newest whole checkpoint, or a given one, into a directory
     Restore(RestoreArgs),
@@ -224,7 +227,11 @@ pub struct EngineArgs {
     pub chunking: stdchk::ChunkingChoice,
     /// auto, none, lz4, zstd or zstd:LEVEL; with planes2+, planes4+ or planes8+ before it for arrays of numbers.
     #[arg(long, default_value = "auto", value_parser = parse::coding, value_name = "CODEC")]
-    pub compress: stdchk::Preference,
+    pub compress: parse::Compress,
+    /// What --compress auto puts first: time (compress only where that does not make the commit longer), balanced (up to a
+    /// fourth longer for the sake of space) or space.
+    #[arg(long, value_parser = parse::prefer, value_name = "WHAT")]
+    pub prefer: Option<stdchk::Prefer>,
     /// staged (survives the process) or local (survives a power cut).
     #[arg(long, default_value = "local", value_parser = stdchk::parse_durability, value_name = "LEVEL")]
     pub durability: stdchk::Durability,

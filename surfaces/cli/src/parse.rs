@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stdchk::{Chunking, ChunkingChoice, Codec, Coding, Error, Preference, Result};
+use stdchk::{Chunking, ChunkingChoice, Codec, Coding, Error, Prefer, Result};
 
 /// Splits a number from its unit.
 fn split(text: &str) -> Option<(f64, &str)> {
@@ -77,15 +77,22 @@ pub fn chunking(text: &str) -> Result<ChunkingChoice> {
     }
 }
 
+/// A codec and its level, or whatever measuring says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compress {
+    Auto,
+    Fixed(Coding, i32),
+}
+
 /// A codec: `auto`, `none`, `lz4`, `zstd`, `zstd:9`, `planes4+zstd`.
-pub fn coding(text: &str) -> Result<Preference> {
+pub fn coding(text: &str) -> Result<Compress> {
     let bad = || {
         Error::invalid(format!(
             "{text:?} is no codec: auto, none, lz4, zstd, zstd:LEVEL or planes4+zstd:LEVEL"
         ))
     };
     if text == "auto" {
-        return Ok(Preference::Auto);
+        return Ok(Compress::Auto);
     }
     let (planes, codec) = match text.split_once('+') {
         Some(("planes2", codec)) => (2, codec),
@@ -106,7 +113,17 @@ pub fn coding(text: &str) -> Result<Preference> {
             _ => return Err(bad()),
         },
     };
-    Ok(Preference::Fixed(Coding { codec, planes }, level))
+    Ok(Compress::Fixed(Coding { codec, planes }, level))
+}
+
+/// A preference: `time`, `balanced`, `space`.
+pub fn prefer(text: &str) -> Result<Prefer> {
+    match text {
+        "time" => Ok(Prefer::Time),
+        "balanced" => Ok(Prefer::Balanced),
+        "space" => Ok(Prefer::Space),
+        _ => Err(Error::invalid(format!("{text:?} is no preference: time, balanced or space"))),
+    }
 }
 
 #[cfg(test)]
@@ -141,7 +158,7 @@ mod tests {
             assert!(chunking(bad).is_err(), "{bad}");
         }
         let planes = Coding { codec: Codec::Zstd, planes: 4 };
-        assert_eq!(coding("planes4+zstd:3").unwrap(), Preference::Fixed(planes, 3));
+        assert_eq!(coding("planes4+zstd:3").unwrap(), Compress::Fixed(planes, 3));
         for bad in ["zip", "zstd:99", "lz4:3", "planes3+zstd", "planes4+none", ""] {
             assert!(coding(bad).is_err(), "{bad}");
         }

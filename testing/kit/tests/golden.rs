@@ -58,6 +58,8 @@ fn write_repository(place: &Path) {
     let mut stream = Vec::new();
     repository.checkpoint(&reading, &entry).expect("open").export(&mut stream, &|_| {}).expect("export");
     std::fs::write(place.with_extension("export"), stream).expect("a file");
+    // It has no meaning, and need not be kept.
+    std::fs::remove_file(place.join("ballast")).expect("a ballast");
 }
 
 #[test]

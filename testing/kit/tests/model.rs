@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use stdchk::{
-    AppName, Chunking, ChunkingChoice, Codec, Coding, Import, Look, Policy, Preference, Repository,
+    AppName, Chunking, ChunkingChoice, Codec, Coding, Import, Look, Policy, Prefer, Preference, Repository,
     SCRIPT_LEASE, SaveOptions, Spec,
 };
 use stdchk_kit::{Random, SimFs, generate};
@@ -78,7 +78,7 @@ const CHUNKINGS: [ChunkingChoice; 5] = [
 ];
 
 const CODINGS: [Preference; 4] = [
-    Preference::Auto,
+    Preference::Auto(Prefer::Space),
     Preference::Fixed(Coding::NONE, 1),
     Preference::Fixed(Coding { codec: Codec::Lz4, planes: 4 }, 1),
     Preference::Fixed(Coding { codec: Codec::Zstd, planes: 8 }, 1),

@@ -1,5 +1,6 @@
 //! Ending a part: member pages, the head, and perhaps the manifest, in the last pack.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use stdchk_object::manifest::Manifest;
@@ -10,8 +11,11 @@ use stdchk_object::{Error, Locator, PackName, PackRef, Result, SessionId};
 use stdchk_store::Store;
 
 use super::PartWriter;
-use super::assembly::{Assembly, SealedPack};
+use super::account;
+use super::assembly::{Assembly, Coder, RunCost, SealedPack};
+use crate::buffers::Buffers;
 use crate::index::IndexBuilder;
+use crate::known::Known;
 use crate::workers::Workers;
 
 /// Members of a page: with the longest paths and targets still no longer than a chunk.
@@ -72,9 +76,10 @@ impl PartWriter {
     }
 
     fn finish_inner(&mut self, manifest: Option<Manifest>) -> Result<FinishedPart> {
+        self.free_buffers();
         let mut last = self.last_assembly()?;
-        let stored = self.stored_lengths(&mut last)?;
-        let members = self.finished_members(&stored);
+        let costs = self.run_costs(&mut last)?;
+        let members = self.finished_members(&costs);
         check_nesting(&members)?;
         let mut tally = Tally::default();
         let mut bytes = 0u64;
@@ -88,7 +93,7 @@ impl PartWriter {
         for page in members.chunks(PAGE_MEMBERS) {
             let encoded = encode_page(page);
             self.refer(last.name, encoded.len() as u64);
-            let (_, chunk) = last.push_meta(ChunkKind::MemberPage, encoded, &self.workers, &self.advisor)?;
+            let (_, chunk) = last.push_meta(ChunkKind::MemberPage, encoded, &self.coder)?;
             pages.push(chunk);
         }
         let references = self.resolved_references(last.name)?;
@@ -102,6 +107,16 @@ impl PartWriter {
             references,
         };
         self.write_last(last, part, manifest)
+    }
+
+    /// Gives memory back while the rest is written: that takes a while, and nothing need wait for it.
+    fn free_buffers(&mut self) {
+        let buffers = std::mem::replace(&mut self.buffers, Buffers::new(0));
+        let known = std::mem::replace(&mut self.known, Known::new(0));
+        drop(self.coder.workers.ask(move |_| {
+            drop((buffers, known));
+            Ok(())
+        }));
     }
 
     /// The pack that takes the rest: that of the metadata, or where there is none yet, that of the data.
@@ -122,33 +137,24 @@ impl PartWriter {
         Ok(last)
     }
 
-    /// For each run of each of our packs, the bytes that it takes.
-    fn stored_lengths(
-        &self,
-        last: &mut Assembly,
-    ) -> Result<std::collections::HashMap<PackName, Vec<(u64, u64)>>> {
-        let mut lengths = std::collections::HashMap::new();
-        for sealed in &self.sealed {
-            let both = sealed.runs.iter().map(|&(stored, raw)| (u64::from(stored), u64::from(raw))).collect();
-            lengths.insert(sealed.pack.name, both);
-        }
-        lengths.insert(last.name, last.settle(&self.workers, &self.advisor)?);
-        Ok(lengths)
+    /// What each run of each of our packs cost.
+    fn run_costs(&mut self, last: &mut Assembly) -> Result<HashMap<PackName, Vec<RunCost>>> {
+        let of_pack = |sealed: &mut SealedPack| (sealed.pack.name, std::mem::take(&mut sealed.runs));
+        let mut costs: HashMap<_, _> = self.sealed.iter_mut().map(of_pack).collect();
+        costs.insert(last.name, last.settle(&self.coder)?);
+        Ok(costs)
     }
 
-    fn finished_members(
-        &mut self,
-        stored: &std::collections::HashMap<PackName, Vec<(u64, u64)>>,
-    ) -> Vec<Member> {
+    fn finished_members(&mut self, costs: &HashMap<PackName, Vec<RunCost>>) -> Vec<Member> {
         let shares = std::mem::take(&mut self.shares);
         let finish = |mut added: super::Added| {
-            let of_run = |share: &super::Share| {
-                let (stored, raw) = stored[&share.pack][share.run];
-                (u128::from(stored) * u128::from(share.bytes)).div_ceil(u128::from(raw)) as u64
-            };
-            let total = shares[added.shares.clone()].iter().map(of_run).sum();
+            let runs = shares[added.shares.clone()]
+                .iter()
+                .map(|share| (&costs[&share.pack][share.run], share.bytes));
+            let ways = account::ways(runs);
             if let Some(content) = added.member.body.content_mut() {
-                content.tally.stored = total;
+                content.tally.stored = ways.iter().map(|way| way.stored).sum();
+                content.coded = account::coded(self.options.coding, &added.pace, ways);
             }
             added.member
         };
@@ -159,7 +165,7 @@ impl PartWriter {
 
     /// All packs that are named, with their roots; the last pack's own is not known yet.
     fn resolved_references(&self, last: PackName) -> Result<Vec<Reference>> {
-        let ours: std::collections::HashMap<PackName, PackRef> =
+        let ours: HashMap<PackName, PackRef> =
             self.sealed.iter().map(|sealed| (sealed.pack.name, sealed.pack)).collect();
         let mut named = self.references.clone();
         named.entry(last).or_default();
@@ -182,17 +188,16 @@ impl PartWriter {
         mut part: Part,
         manifest: Option<Manifest>,
     ) -> Result<FinishedPart> {
-        let (workers, advisor) = (self.workers.clone(), self.advisor.clone());
-        let (name, head) = last.push_meta(ChunkKind::Part, part.encode(), &workers, &advisor)?;
+        let (name, head) = last.push_meta(ChunkKind::Part, part.encode(), &self.coder)?;
         let manifest = match manifest {
             None => None,
             Some(manifest) => {
                 let itself = Locator { pack: PackRef::to_itself(name), chunk: head };
                 let bytes = Manifest { parts: vec![itself], ..manifest }.encode();
-                Some(last.push_meta(ChunkKind::Manifest, bytes, &workers, &advisor)?.1)
+                Some(last.push_meta(ChunkKind::Manifest, bytes, &self.coder)?.1)
             }
         };
-        let sealed = last.close(&workers, &advisor).write(&**self.vault.store(), self.options.durable)?;
+        let sealed = last.close(&self.coder).write(&**self.vault.store(), self.options.durable)?;
         let home = sealed.pack;
         self.sealed.push(sealed);
         part.references.iter_mut().for_each(|reference| reference.pack = reference.pack.resolved(&home));
@@ -217,16 +222,16 @@ impl PartWriter {
 /// Writes a pack that holds nothing but a manifest. Also says how long the pack is.
 pub fn write_manifest(
     store: &Arc<dyn Store>,
-    workers: &Workers,
+    workers: &Arc<Workers>,
     session: SessionId,
     writer: u32,
     manifest: &Manifest,
     durable: bool,
 ) -> Result<Locator> {
     let name = PackName { session, writer, number: 0 };
-    let advisor = Arc::new(std::sync::Mutex::new(stdchk_codec::Advisor::new(stdchk_codec::Preference::Auto)));
+    let coder = Coder::at_leisure(workers.clone());
     let mut assembly = Assembly::new(name, 0);
-    let (_, chunk) = assembly.push_meta(ChunkKind::Manifest, manifest.encode(), workers, &advisor)?;
-    let SealedPack { pack, .. } = assembly.close(workers, &advisor).write(&**store, durable)?;
+    let (_, chunk) = assembly.push_meta(ChunkKind::Manifest, manifest.encode(), &coder)?;
+    let SealedPack { pack, .. } = assembly.close(&coder).write(&**store, durable)?;
     Ok(Locator { pack, chunk })
 }

@@ -13,10 +13,12 @@
 //! - a chunk's place is known as soon as it is deduplicated, because packs are cut by raw bytes;
 //! - every buffer comes from one bounded supply, and every stage that holds buffers goes on without needing more.
 
+mod account;
 mod assembly;
 mod blob;
 mod finish;
 mod grid;
+mod meter;
 mod parent;
 mod rewrite;
 mod stream;
@@ -25,9 +27,9 @@ mod unit;
 mod window;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use stdchk_codec::Advisor;
+use stdchk_codec::Pace;
 use stdchk_object::hash::Domain;
 use stdchk_object::member::{Body, Chunking, Content, Member, Tally, check_path, check_target};
 use stdchk_object::pack::ChunkKind;
@@ -42,7 +44,7 @@ use crate::vault::{Roots, Vault};
 use crate::view::PartView;
 use crate::workers::{Answer, Workers};
 
-use assembly::{Assembly, SealedPack};
+use assembly::{Assembly, Coder, SealedPack};
 pub use finish::{FinishedPart, write_manifest};
 pub use rewrite::Rewriter;
 pub use unit::Source;
@@ -59,6 +61,8 @@ pub struct Parent {
 /// A member that was added, until the sizes of its runs are known.
 struct Added {
     member: Member,
+    /// What was measured when it had been taken in.
+    pace: Option<Pace>,
     /// Which of [`PartWriter::shares`] are its own.
     shares: std::ops::Range<usize>,
 }
@@ -99,7 +103,7 @@ pub struct PartWriter {
     added: Vec<Added>,
     shares: Vec<Share>,
     paths: HashSet<String>,
-    advisor: Arc<Mutex<Advisor>>,
+    coder: Coder,
 }
 
 impl PartWriter {
@@ -117,11 +121,11 @@ impl PartWriter {
         rank: u32,
     ) -> Result<PartWriter> {
         options.check()?;
+        let coder = Coder::for_save(workers.clone(), options.coding);
         let mut part = PartWriter {
             known: Known::new(options.known_bytes()),
             buffers: Buffers::new(options.buffer_count()),
             io: Workers::new(8, "stdchk-pack"),
-            advisor: Arc::new(Mutex::new(Advisor::new(options.coding))),
             options,
             vault,
             workers,
@@ -144,6 +148,7 @@ impl PartWriter {
             added: Vec::new(),
             shares: Vec::new(),
             paths: HashSet::new(),
+            coder,
         };
         if let Some(view) = parent {
             part.take_parent(view);
@@ -159,6 +164,9 @@ impl PartWriter {
                 return tracing::warn!("the parent cannot be read, so nothing is shared with it: {error}");
             }
         };
+        if let Some(store) = account::store_speed(&members) {
+            self.coder.meter.remember_store(store);
+        }
         let members = members.into_iter().map(|member| (member.path.clone(), member)).collect();
         self.parent = Some(Parent { roots: view.roots.clone(), members });
         if view.part.bytes / 4096 <= PARENT_CHUNKS_PRELOADED {
@@ -212,7 +220,7 @@ impl PartWriter {
             check_target(target)?;
         }
         let member = Member { path: path.to_owned(), body, mode: mode & 0o7777, mtime_ns };
-        self.added.push(Added { member, shares: 0..0 });
+        self.added.push(Added { member, pace: None, shares: 0..0 });
         Ok(())
     }
 
@@ -235,7 +243,8 @@ impl PartWriter {
     ) {
         let body = if stream { Body::Stream(content) } else { Body::File(content) };
         let member = Member { path: path.to_owned(), body, mode: mode & 0o7777, mtime_ns };
-        self.added.push(Added { member, shares: shares..self.shares.len() });
+        let pace = Some(self.coder.meter.pace());
+        self.added.push(Added { member, pace, shares: shares..self.shares.len() });
     }
 
     fn parent_member(&self, path: &str) -> Option<(Arc<Roots>, Content)> {
@@ -270,7 +279,7 @@ impl PartWriter {
         let data = self.data.as_mut().expect("just made");
         let place = Place { pack: data.index, chunk: data.chunk_count() };
         let pack = data.name;
-        let run = data.push(ChunkKind::Data, hash, bytes, RUN_BYTES, &self.workers, &self.advisor);
+        let run = data.push(ChunkKind::Data, hash, bytes, RUN_BYTES, &self.coder);
         match self.shares.last_mut() {
             Some(share) if share.pack == pack && share.run == run && !first_of_member => {
                 share.bytes += u64::from(len)
@@ -307,9 +316,8 @@ impl PartWriter {
             let oldest = self.sealing.remove(0);
             self.sealed.push(oldest.wait()?);
         }
-        let (workers, advisor) = (self.workers.clone(), self.advisor.clone());
         let (store, durable) = (self.vault.store().clone(), self.options.durable);
-        let closed = assembly.close(&workers, &advisor);
+        let closed = assembly.close(&self.coder);
         self.sealing.push(self.io.ask(move |_| closed.write(&*store, durable)));
         Ok(())
     }
@@ -323,9 +331,8 @@ impl PartWriter {
         if self.meta.is_none() {
             self.meta = Some(self.new_assembly());
         }
-        let (workers, advisor) = (self.workers.clone(), self.advisor.clone());
         let meta = self.meta.as_mut().expect("just made");
-        meta.push_meta(kind, bytes, &workers, &advisor)
+        meta.push_meta(kind, bytes, &self.coder)
     }
 
     fn refer(&mut self, pack: PackName, bytes: u64) {
@@ -406,5 +413,5 @@ fn append(run: &mut Bytes, chunk: ChunkBytes) -> std::result::Result<(), ChunkBy
 
 /// The content of a member that has no bytes.
 fn empty_content(chunking: Chunking, blob: stdchk_object::tree::Blob) -> Content {
-    Content { blob, chunking, tally: Tally::default() }
+    Content { blob, chunking, tally: Tally::default(), coded: None }
 }

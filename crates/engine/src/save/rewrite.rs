@@ -1,13 +1,12 @@
 //! Writing chunks anew, for compaction and repair: no deduplication, no members, only chunks and where they went.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use stdchk_codec::{Advisor, Preference};
 use stdchk_object::pack::ChunkKind;
 use stdchk_object::{PackName, PackRef, Result, SessionId};
 use stdchk_store::Store;
 
-use super::assembly::{Assembly, SealedPack};
+use super::assembly::{Assembly, Coder, SealedPack};
 use crate::workers::{Answer, Workers};
 
 /// Raw bytes of a pack.
@@ -16,7 +15,7 @@ const PACK_BYTES: u64 = 16 << 20;
 /// Writes chunks into packs of one session, durably.
 pub struct Rewriter {
     store: Arc<dyn Store>,
-    workers: Arc<Workers>,
+    coder: Coder,
     io: Workers,
     session: SessionId,
     writer: u32,
@@ -24,7 +23,6 @@ pub struct Rewriter {
     open: Option<Assembly>,
     under_way: Option<Answer<SealedPack>>,
     written: Vec<PackRef>,
-    advisor: Arc<Mutex<Advisor>>,
 }
 
 impl Rewriter {
@@ -32,7 +30,7 @@ impl Rewriter {
     pub fn new(store: Arc<dyn Store>, workers: Arc<Workers>, session: SessionId, writer: u32) -> Rewriter {
         Rewriter {
             store,
-            workers,
+            coder: Coder::at_leisure(workers),
             io: Workers::new(1, "stdchk-pack"),
             session,
             writer,
@@ -40,7 +38,6 @@ impl Rewriter {
             open: None,
             under_way: None,
             written: Vec::new(),
-            advisor: Arc::new(Mutex::new(Advisor::new(Preference::Auto))),
         }
     }
 
@@ -54,14 +51,14 @@ impl Rewriter {
             self.begun += 1;
             Assembly::new(name, 0)
         });
-        open.push_meta(kind, bytes, &self.workers, &self.advisor)
+        open.push_meta(kind, bytes, &self.coder)
     }
 
     /// Ends the pack that is being filled, so that what comes next lies in another one.
     pub fn end_pack(&mut self) -> Result<()> {
         self.wait()?;
         if let Some(open) = self.open.take() {
-            let closed = open.close(&self.workers, &self.advisor);
+            let closed = open.close(&self.coder);
             let store = self.store.clone();
             self.under_way = Some(self.io.ask(move |_| closed.write(&*store, true)));
         }

@@ -1,9 +1,9 @@
 //! Feeding members through the pipeline: files that can be read at any place, and streams.
 
 use std::io::Read;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use stdchk_codec::{Advisor, Cutter};
+use stdchk_codec::Cutter;
 use stdchk_object::member::{Chunking, Content};
 use stdchk_object::tree::{LEAF_SHIFT, NodeRef};
 use stdchk_object::{Error, Hash, PackRef, Result};
@@ -35,7 +35,7 @@ impl PartWriter {
         self.claim(path)?;
         let shares = self.shares.len();
         let parent = self.parent_member(path);
-        self.begin_member();
+        self.begin_member(&parent);
         let content = match self.chunking(&parent) {
             Chunking::Page(page) => self.pages_of_source(source, page, &parent, progress)?,
             Chunking::Cdc(average) => {
@@ -76,7 +76,7 @@ impl PartWriter {
         self.claim(path)?;
         let shares = self.shares.len();
         let parent = self.parent_member(path);
-        self.begin_member();
+        self.begin_member(&parent);
         let chunking = self.chunking(&parent);
         let content = match chunking {
             Chunking::Page(page) => self.pages_of_stream(stream, page, &parent, progress)?,
@@ -86,8 +86,9 @@ impl PartWriter {
         Ok(())
     }
 
-    fn begin_member(&mut self) {
-        self.advisor = Arc::new(Mutex::new(Advisor::new(self.options.coding)));
+    fn begin_member(&mut self, parent: &ParentContent) {
+        let before = parent.as_ref().and_then(|(_, content)| content.coded.as_ref());
+        self.coder.begin_member(self.options.coding, before);
     }
 
     /// Which chunking to use: what was asked for, or what the parent has.
@@ -183,12 +184,14 @@ impl PartWriter {
             } else {
                 let look = self.look(&window.trail, parent, page, offset);
                 let buffer = self.buffers.take();
-                let (source, vault) = (source.clone(), self.vault.clone());
+                let (source, vault, meter) = (source.clone(), self.vault.clone(), self.coder.meter.clone());
                 let packed = window.trail.some_old;
                 let answer = self.workers.ask(move |tools| {
                     let mut read = |at, bytes: &mut [u8]| source.read_at(offset + at as u64, bytes);
                     let room = packed.then_some(&mut tools.room);
-                    look.at(&vault, Stretch::to_be_read(buffer, size as usize, room, &mut read))
+                    meter.time(size, || {
+                        look.at(&vault, Stretch::to_be_read(buffer, size as usize, room, &mut read))
+                    })
                 });
                 window.push(Pending::Unit(answer, size));
             }
@@ -216,8 +219,11 @@ impl PartWriter {
             if filled == 0 {
                 break;
             }
-            let (look, vault) = (self.look(&window.trail, parent, page, offset), self.vault.clone());
-            let answer = self.workers.ask(move |_| look.at(&vault, Stretch::there(buffer)));
+            let look = self.look(&window.trail, parent, page, offset);
+            let (vault, meter) = (self.vault.clone(), self.coder.meter.clone());
+            let answer = self
+                .workers
+                .ask(move |_| meter.time(filled as u64, || look.at(&vault, Stretch::there(buffer))));
             window.push(Pending::Unit(answer, filled as u64));
             offset += filled as u64;
         }
@@ -246,6 +252,7 @@ impl PartWriter {
             carried.clear();
             carried.extend_from_slice(&buffer[cut..filled]);
             buffer.set_len(cut);
+            let meter = self.coder.meter.clone();
             let answer = self.workers.ask(move |_| {
                 let mut start = 0;
                 let chunk = |len: u32| {
@@ -253,7 +260,8 @@ impl PartWriter {
                     start += len as usize;
                     (len, data_hash(bytes))
                 };
-                let chunks: Vec<(u32, Hash)> = lengths.into_iter().map(chunk).collect();
+                let chunks: Vec<(u32, Hash)> =
+                    meter.time(cut as u64, || lengths.into_iter().map(chunk).collect());
                 Ok((Arc::new(buffer), chunks))
             });
             window.push(Pending::Chunks(answer, cut as u64));

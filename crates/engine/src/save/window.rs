@@ -103,6 +103,7 @@ impl<'a> Window<'a> {
     }
 
     fn take(&mut self, pending: Pending, part: &mut PartWriter) -> Result<()> {
+        let before = self.blob.tally.new;
         let len = match pending {
             Pending::Hole(len) => {
                 self.blob.hole(part, len)?;
@@ -120,6 +121,7 @@ impl<'a> Window<'a> {
                 len
             }
         };
+        part.coder.meter.passed(len, self.blob.tally.new - before);
         (self.progress)(len);
         Ok(())
     }

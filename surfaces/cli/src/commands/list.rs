@@ -1,4 +1,4 @@
-//! list, show, diff: what there is, without reading data.
+//! list, diff: what there is, without reading data.
 
 use serde_json::json;
 
@@ -64,98 +64,12 @@ pub fn list(repository: &Repository, out: &Out, app: Option<&str>) -> Result<u8>
 }
 
 /// The newest checkpoint that is meant.
-fn newest(reading: &Reading, text: &str) -> Result<CheckpointEntry> {
+pub fn newest(reading: &Reading, text: &str) -> Result<CheckpointEntry> {
     let spec = Spec::parse(text)?;
     let found = spec.find(&reading.state)?;
     let first =
         found.first().ok_or_else(|| Error::new(Kind::NotFound, format!("there is no checkpoint {spec}")))?;
     Ok((*first).clone())
-}
-
-pub fn show(repository: &Repository, out: &Out, checkpoint: &str) -> Result<u8> {
-    let reading = repository.read()?;
-    let entry = newest(&reading, checkpoint)?;
-    let checkpoint = repository.checkpoint(&reading, &entry)?;
-    let manifest = &checkpoint.manifest;
-    if out.json {
-        let members: Vec<_> = checkpoint
-            .members
-            .iter()
-            .map(|ranked| {
-                let member = &ranked.member;
-                let mut value = json!({
-                    "path": member.path, "rank": ranked.rank, "type": member.body.type_name(),
-                    "mode": format!("{:04o}", member.mode), "modified": time(member.mtime_ns), "bytes": member.bytes(),
-                });
-                if let Some(content) = member.body.content() {
-                    value["chunking"] = json!(content.chunking.to_string());
-                    value["new_bytes"] = json!(content.tally.new);
-                    value["shared_bytes"] = json!(content.tally.shared);
-                    value["zero_bytes"] = json!(content.tally.zero);
-                    value["stored_bytes"] = json!(content.tally.stored);
-                    value["codecs"] = json!(checkpoint.codecs(ranked).unwrap_or_default());
-                }
-                if let stdchk::Body::Link(target) = &member.body {
-                    value["target"] = json!(target);
-                }
-                value
-            })
-            .collect();
-        let mut value = checkpoint_json(&entry);
-        value["host"] = json!(manifest.host);
-        value["note"] = json!(manifest.note);
-        value["parent"] =
-            json!(manifest.parent.map(|(step, generation)| format!("{}@{step}.{generation}", entry.app)));
-        value["parts"] = json!(manifest.parts.len());
-        value["member_list"] = json!(members);
-        out.object(&value);
-        return Ok(0);
-    }
-    let tally = Tally::from(entry.tally);
-    out.line(&format!("checkpoint  {}", entry.id()));
-    out.line(&format!(
-        "saved       {} on {}, {}",
-        time(entry.created_ns),
-        manifest.host,
-        entry.durability.as_str()
-    ));
-    if !manifest.note.is_empty() {
-        out.line(&format!("note        {}", manifest.note));
-    }
-    if let Some((step, generation)) = manifest.parent {
-        out.line(&format!("parent      {}@{step}.{generation}", entry.app));
-    }
-    out.line(&format!(
-        "size        {} in {}, {}",
-        size(entry.bytes),
-        count(entry.member_count, "member"),
-        count(manifest.parts.len() as u64, "part")
-    ));
-    out.line(&format!("new         {}, stored in {}", size(tally.new), size(tally.stored)));
-    out.line(&format!("shared      {}", size(tally.shared)));
-    out.line(&format!("zero        {}", size(tally.zero)));
-    out.line(&format!("wrote       {}, metadata included", size(entry.written)));
-    out.line("");
-    let row = |ranked: &stdchk::RankedMember| {
-        let member = &ranked.member;
-        let mut cells =
-            vec![ranked.rank.to_string(), member.body.type_name().to_owned(), format!("{:04o}", member.mode)];
-        match member.body.content() {
-            Some(content) => {
-                let sizes = [member.bytes(), content.tally.new, content.tally.shared, content.tally.stored];
-                cells.extend(sizes.map(size));
-                cells.push(content.chunking.to_string());
-                cells.push(checkpoint.codecs(ranked).unwrap_or_default().join(" "));
-            }
-            None => cells.extend(["-", "-", "-", "-", "-", "-"].map(str::to_owned)),
-        }
-        cells.push(member.path.clone());
-        cells
-    };
-    let rows: Vec<_> = checkpoint.members.iter().map(row).collect();
-    let head = ["RANK", "TYPE", "MODE", "SIZE", "NEW", "SHARED", "STORED", "CHUNKS", "CODEC", "PATH"];
-    out.line(&table(&head, &rows));
-    Ok(0)
 }
 
 pub fn diff(repository: &Repository, out: &Out, from: &str, to: &str) -> Result<u8> {

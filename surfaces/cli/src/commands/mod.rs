@@ -8,6 +8,7 @@ mod read;
 mod save;
 mod sessions;
 mod shell;
+mod show;
 mod transfer;
 
 use serde_json::{Value, json};
@@ -22,7 +23,7 @@ pub fn run(cli: &Cli, out: &Out) -> Result<u8> {
     match &cli.verb {
         Verb::Save(args) => save::save(cli, out, args),
         Verb::List { app } => list::list(&open(cli)?, out, app.as_deref()),
-        Verb::Show { checkpoint } => list::show(&open(cli)?, out, checkpoint),
+        Verb::Show { checkpoint, explain } => show::show(&open(cli)?, out, checkpoint, *explain),
         Verb::Restore(args) => read::restore(&open(cli)?, out, args),
         Verb::Cat { member, rank } => read::cat(&open(cli)?, out, member, *rank),
         Verb::Latest { app, verify } => read::latest(&open(cli)?, out, app, *verify),

@@ -4,19 +4,21 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use stdchk::{
-    AppName, Error, ParentChoice, Result, SCRIPT_LEASE, SaveOptions, Saved, Spec, Tally, by_convention,
+    AppName, Error, ParentChoice, Preference, Result, SCRIPT_LEASE, SaveOptions, Saved, Spec, Tally,
+    by_convention,
 };
 
 use super::{checkpoint_json, open_or_create};
 use crate::args::{Cli, EngineArgs, SaveArgs};
 use crate::output::{Out, count, size};
+use crate::parse::Compress;
 
 /// The options of a save from the flags.
 pub fn options(cli: &Cli, engine: &EngineArgs, note: &str, rank: u32) -> Result<SaveOptions> {
     let mut options =
         SaveOptions { durability: engine.durability, note: note.to_owned(), rank, ..Default::default() };
     options.engine.chunking = engine.chunking;
-    options.engine.coding = engine.compress;
+    options.engine.coding = coding(engine)?;
     options.engine.memory = cli.memory as usize;
     options.parent = match engine.parent.as_deref() {
         None => ParentChoice::Newest,
@@ -24,6 +26,14 @@ pub fn options(cli: &Cli, engine: &EngineArgs, note: &str, rank: u32) -> Result<
         Some(spec) => ParentChoice::Given(Spec::parse(spec)?),
     };
     Ok(options)
+}
+
+fn coding(engine: &EngineArgs) -> Result<Preference> {
+    match (engine.compress, engine.prefer) {
+        (Compress::Auto, prefer) => Ok(Preference::Auto(prefer.unwrap_or_default())),
+        (Compress::Fixed(coding, level), None) => Ok(Preference::Fixed(coding, level)),
+        (Compress::Fixed(..), Some(_)) => Err(Error::invalid("--prefer is for --compress auto only")),
+    }
 }
 
 /// Whether the only path is standard input.
