@@ -8,7 +8,7 @@
 use stdchk_object::Result;
 use stdchk_object::pack::{Codec, Coding};
 
-use crate::Press;
+use crate::{Press, delta};
 
 /// What matters more where time and space are at odds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +92,15 @@ impl Trial {
     }
 }
 
+fn patience(prefer: Prefer, pace: &Pace) -> f64 {
+    if pace.little { f64::INFINITY } else { prefer.patience() }
+}
+
+/// Seconds that reading and checking the base of a byte takes at least, and what a delta leaves of it at best: only for deciding
+/// whether to try.
+const DELTA_COST: f64 = 0.5e-9;
+const DELTA_LEFT: f64 = 0.1;
+
 /// Runs for which a trial serves, at first and at most.
 const KEPT_MIN: u32 = 12;
 const KEPT_MAX: u32 = 96;
@@ -125,7 +134,6 @@ impl Advisor {
     pub fn wants_trial(&mut self) -> Option<Prefer> {
         let Preference::Auto(prefer) = self.preference else { return None };
         if self.left == 0 {
-            self.left = self.keep;
             return Some(prefer);
         }
         self.left -= 1;
@@ -134,25 +142,56 @@ impl Advisor {
 
     /// Takes what was tried.
     pub fn tried(&mut self, trials: Vec<Trial>) {
-        let names = |trials: &[Trial]| trials.iter().map(|trial| trial.choice).collect::<Vec<_>>();
+        let names = |trials: &[Trial]| {
+            let of_bytes = trials.iter().map(|trial| trial.choice).filter(|choice| !choice.coding.delta);
+            of_bytes.collect::<Vec<_>>()
+        };
         let alike = names(&trials) == names(&self.trials);
-        self.keep = if alike { (self.keep * 2).min(KEPT_MAX) } else { KEPT_MIN };
+        self.keep = match self.preference {
+            // Where only space counts every run is worth its own trial.
+            Preference::Auto(Prefer::Space) => 0,
+            _ if alike => (self.keep * 2).min(KEPT_MAX),
+            _ => KEPT_MIN,
+        };
+        self.left = self.keep;
         self.trials = trials;
     }
 
-    /// How to store the next run.
-    pub fn choose(&self, pace: &Pace) -> Choice {
+    /// How to store the next run; `has_base` where most of it replaces something.
+    pub fn choose(&self, pace: &Pace, has_base: bool) -> Choice {
         let prefer = match self.preference {
-            Preference::Fixed(coding, level) => return Choice { coding, level },
+            Preference::Fixed(coding, level) if has_base => return Choice { coding, level },
+            Preference::Fixed(coding, level) => return Choice { coding: coding.of_bytes(), level },
             Preference::Auto(prefer) => prefer,
         };
-        let patience = if pace.little { f64::INFINITY } else { prefer.patience() };
-        let raw = Trial { choice: Choice::NONE, left: 1.0, cost: 0.0 };
-        let time = |trial: &Trial| Trial { cost: trial.cost * self.drag, ..*trial }.commit_time(pace);
-        let fastest = self.trials.iter().map(time).fold(time(&raw), f64::min);
-        let bearable = self.trials.iter().filter(|trial| time(trial) <= fastest * patience);
-        let smallest = bearable.min_by(|a, b| a.left.total_cmp(&b.left));
+        let limit = self.fastest(pace) * patience(prefer, pace);
+        let bearable = self.trials.iter().filter(|trial| self.time(trial, pace) <= limit);
+        let possible = bearable.filter(|trial| has_base || !trial.choice.coding.delta);
+        let smallest = possible.min_by(|a, b| a.left.total_cmp(&b.left));
         smallest.map_or(Choice::NONE, |trial| trial.choice)
+    }
+
+    fn time(&self, trial: &Trial, pace: &Pace) -> f64 {
+        Trial { cost: trial.cost * self.drag, ..*trial }.commit_time(pace)
+    }
+
+    fn fastest(&self, pace: &Pace) -> f64 {
+        let raw = Trial { choice: Choice::NONE, left: 1.0, cost: 0.0 }.commit_time(pace);
+        self.trials.iter().map(|trial| self.time(trial, pace)).fold(raw, f64::min)
+    }
+
+    /// Whether it is worth trying what a delta gives: even one that leaves little has to be bearable.
+    pub fn may_want_delta(&self, pace: &Pace) -> bool {
+        let Preference::Auto(prefer) = self.preference else { return false };
+        let cheapest = self.trials.iter().map(|trial| trial.cost).fold(f64::INFINITY, f64::min);
+        let cost = if cheapest.is_finite() { cheapest + DELTA_COST } else { 2.0 * DELTA_COST };
+        let hoped = Trial { choice: Choice::NONE, left: DELTA_LEFT, cost };
+        self.time(&hoped, pace) <= self.fastest(pace) * patience(prefer, pace)
+    }
+
+    /// Adds what was tried of a delta.
+    pub fn tried_delta(&mut self, trial: Trial) {
+        self.trials.push(trial);
     }
 
     /// Bytes below which a compressed run is kept; otherwise it is stored as it is.
@@ -160,10 +199,12 @@ impl Advisor {
         raw_len * WORTH / 256
     }
 
-    /// Goes on from what was found for the same member before.
+    /// Goes on from what was found for the same member before. The first trial that finds the same serves longer; a delta that paid is
+    /// gone on with at once, because trying it costs reading what it is subtracted from.
     pub fn remember(&mut self, trials: Vec<Trial>) {
+        let delta_paid = trials.iter().any(|trial| trial.choice.coding.delta);
+        self.left = if delta_paid { KEPT_MIN / 2 } else { 0 };
         self.trials = trials;
-        self.left = KEPT_MIN / 2;
     }
 
     /// Tells how a run went: whether it shrank as it should, and the seconds that each byte took. A surprise makes it look at
@@ -211,12 +252,47 @@ pub fn try_codings(
     Ok(trials)
 }
 
+/// Tries what is left when the old bytes of a run are subtracted first, by the width that leaves least. `read_cost` is what
+/// reading the old bytes took, in seconds for each. Nothing where it would not be worth it.
+pub fn try_delta(
+    prefer: Prefer,
+    press: &mut Press,
+    raw: &[u8],
+    old: &[u8],
+    read_cost: f64,
+    clock: &dyn Fn() -> f64,
+) -> Result<Option<Trial>> {
+    let (sample, old) = (slices(raw), slices(old));
+    let mut differences = Vec::new();
+    let mut best: Option<(usize, f64)> = None;
+    for (width, planes) in DELTA_WIDTHS {
+        delta::subtract(width, &sample, &old, &mut differences);
+        let bits = plane_bits(&differences)[planes];
+        if best.is_none_or(|(_, least)| bits < least) {
+            best = Some((width, bits));
+        }
+    }
+    let Some((width, _)) = best.filter(|&(_, bits)| bits < NOISE_BITS) else { return Ok(None) };
+    let level = if prefer == Prefer::Space { SPACE_LEVEL } else { 1 };
+    let choice = Choice { coding: Coding::new(Codec::Zstd, width as u8).of_delta(), level };
+    let begun = clock();
+    delta::subtract(width, &sample, &old, &mut differences);
+    let limit = Advisor::limit(sample.len());
+    let packed = press.compress(choice.coding, choice.level, &differences, limit)?.map(<[u8]>::len);
+    let bytes = sample.len() as f64;
+    let cost = (clock() - begun) / bytes + read_cost;
+    Ok(packed.map(|packed| Trial { choice, left: packed as f64 / bytes, cost }))
+}
+
+/// Widths of elements that are subtracted, and where [`plane_bits`] has them.
+const DELTA_WIDTHS: [(usize, usize); 3] = [(8, 1), (4, 2), (2, 3)];
+
 /// What is worth trying: LZ4 finds what repeats; where single bytes say enough, an entropy coder too, after the planes that make
 /// them say most.
 fn candidates(prefer: Prefer, sample: &[u8]) -> Vec<Choice> {
     let bits = plane_bits(sample);
     let (planes, best) = WIDTHS.into_iter().zip(bits).min_by(|a, b| a.1.total_cmp(&b.1)).expect("widths");
-    let choice = |codec, planes, level| Choice { coding: Coding { codec, planes }, level };
+    let choice = |codec, planes, level| Choice { coding: Coding::new(codec, planes), level };
     let mut candidates = vec![choice(Codec::Lz4, 0, 0)];
     if best < NOISE_BITS {
         candidates.push(choice(Codec::Zstd, 0, 1));
@@ -281,8 +357,9 @@ mod tests {
         let begun = Instant::now();
         let clock = || begun.elapsed().as_secs_f64();
         advisor.tried(try_codings(prefer, &mut Press::new(), raw, &clock).unwrap());
-        assert_eq!(advisor.wants_trial(), None);
-        advisor.choose(pace)
+        // Where only space counts every run is tried.
+        assert_eq!(advisor.wants_trial().is_some(), prefer == Prefer::Space);
+        advisor.choose(pace, false)
     }
 
     /// A store that is slower than any compressor, and one that is faster.
@@ -314,17 +391,15 @@ mod tests {
     #[test]
     fn of_two_ways_the_smaller_is_taken_as_long_as_it_is_bearable() {
         let way = |codec, left, cost| Trial {
-            choice: Choice { coding: Coding { codec, planes: 0 }, level: 1 },
+            choice: Choice { coding: Coding::new(codec, 0), level: 1 },
             left,
             cost,
         };
         let chosen = |prefer, store| {
             let mut advisor = Advisor::new(Preference::Auto(prefer));
             advisor.tried(vec![way(Codec::Lz4, 0.6, 1.0), way(Codec::Zstd, 0.4, 3.0)]);
-            advisor
-                .choose(&Pace { threads: 1.0, look: 1.0, store, store_known: true, little: false })
-                .coding
-                .codec
+            let pace = Pace { threads: 1.0, look: 1.0, store, store_known: true, little: false };
+            advisor.choose(&pace, false).coding.codec
         };
         // Raw takes 1, LZ4 2, zstd 4.
         assert_eq!(chosen(Prefer::Time, 0.5), Codec::None);
@@ -340,13 +415,37 @@ mod tests {
     }
 
     #[test]
+    fn a_delta_is_tried_where_it_may_pay_and_taken_where_it_does() {
+        let mut next = random();
+        let old: Vec<u8> = (0..65536).flat_map(|_| (f64::from(next()) * 1e-3).to_le_bytes()).collect();
+        let changed = |element: &[u8; 8]| (u64::from_le_bytes(*element) + 1000).to_le_bytes();
+        let new: Vec<u8> = old.as_chunks::<8>().0.iter().flat_map(changed).collect();
+        let begun = Instant::now();
+        let clock = || begun.elapsed().as_secs_f64();
+        let mut advisor = Advisor::new(Preference::Auto(Prefer::Balanced));
+        advisor.tried(try_codings(Prefer::Balanced, &mut Press::new(), &new, &clock).unwrap());
+        assert!(!advisor.may_want_delta(&FAST) && advisor.may_want_delta(&SLOW));
+        let trial =
+            try_delta(Prefer::Balanced, &mut Press::new(), &new, &old, 1e-9, &clock).unwrap().unwrap();
+        assert!(trial.left < 0.05, "{trial:?}");
+        advisor.tried_delta(trial);
+        let coding = advisor.choose(&SLOW, true).coding;
+        assert!(coding.delta && coding.planes == 8, "{coding}");
+        assert!(!advisor.choose(&SLOW, false).coding.delta, "nothing to subtract from");
+        let noise: Vec<u8> = (0..65536).flat_map(|_| (next() >> 3).to_le_bytes()).collect();
+        let noise: Vec<u8> = noise.chunks_exact(4).flat_map(|word| word[..3].to_vec()).collect();
+        let none = try_delta(Prefer::Space, &mut Press::new(), &noise, &new[..noise.len()], 0.0, &clock);
+        assert_eq!(none.unwrap(), None);
+    }
+
+    #[test]
     fn what_runs_take_corrects_what_trials_said() {
-        let choice = Choice { coding: Coding { codec: Codec::Zstd, planes: 0 }, level: 1 };
+        let choice = Choice { coding: Coding::new(Codec::Zstd, 0), level: 1 };
         let mut advisor = Advisor::new(Preference::Auto(Prefer::Time));
         advisor.tried(vec![Trial { choice, left: 0.5, cost: 1.0 }]);
         let pace = Pace { threads: 1.0, look: 0.0, store: 2.0, store_known: true, little: false };
-        assert_eq!(advisor.choose(&pace), choice);
+        assert_eq!(advisor.choose(&pace, false), choice);
         (0..20).for_each(|_| advisor.learn(choice, true, 3.0));
-        assert_eq!(advisor.choose(&pace), Choice::NONE);
+        assert_eq!(advisor.choose(&pace, false), Choice::NONE);
     }
 }

@@ -3,9 +3,10 @@
 
 pub mod advise;
 pub mod chunk;
+pub mod delta;
 pub mod planes;
 pub mod press;
 
-pub use advise::{Advisor, Choice, Pace, Prefer, Preference, Trial, try_codings};
+pub use advise::{Advisor, Choice, Pace, Prefer, Preference, Trial, try_codings, try_delta};
 pub use chunk::Cutter;
 pub use press::Press;

@@ -131,7 +131,7 @@ mod tests {
     fn codings() -> impl Strategy<Value = Coding> {
         let codec = prop_oneof![Just(Codec::None), Just(Codec::Lz4), Just(Codec::Zstd)];
         let width = prop_oneof![Just(0u8), Just(2), Just(4), Just(8)];
-        (codec, width).prop_map(|(codec, planes)| Coding { codec, planes })
+        (codec, width).prop_map(|(codec, planes)| Coding::new(codec, planes))
     }
 
     proptest! {

@@ -127,8 +127,7 @@ impl Coded {
         out.varint(coded.store);
         out.varint(coded.ways.len() as u64);
         for way in &coded.ways {
-            out.u8(way.coding.codec as u8);
-            out.u8(way.coding.planes);
+            out.raw(&way.coding.encode());
             out.zigzag(i64::from(way.level));
             [way.raw, way.stored, way.cost].into_iter().for_each(|n| out.varint(n));
         }

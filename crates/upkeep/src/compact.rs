@@ -101,7 +101,9 @@ impl Marks {
                 let Piece::Data(extent) = piece else { continue };
                 vault.spans(&part.roots, extent, |span| {
                     (span.from..span.to).for_each(|chunk| self.mark(span.open.pack.name, chunk));
-                    Ok(())
+                    vault.bases_of_run(&span.open, span.run(), |pack, from, to| {
+                        (from..to).for_each(|chunk| self.mark(pack, chunk));
+                    })
                 })?;
             }
             Ok(true)

@@ -128,13 +128,16 @@ pub fn hurt_members(
             for piece in leaf.iter().flat_map(|leaf| &leaf.pieces) {
                 let Piece::Data(extent) = piece else { continue };
                 vault.spans(&part.roots, extent, |span| {
-                    let name = span.open.pack.name;
-                    let hit = |&&(from, to): &&ChunkRange| from < span.to && span.from < to;
-                    if let Some((from, to)) = damage.get(&name).and_then(|ranges| ranges.iter().find(hit)) {
-                        problem
-                            .get_or_insert_with(|| format!("chunks {from}..{to} of pack {name} are damaged"));
-                    }
-                    Ok(())
+                    let mut look = |name: PackName, first: u32, end: u32| {
+                        let hit = |&&(from, to): &&ChunkRange| from < end && first < to;
+                        if let Some((from, to)) = damage.get(&name).and_then(|ranges| ranges.iter().find(hit))
+                        {
+                            let text = || format!("chunks {from}..{to} of pack {name} are damaged");
+                            problem.get_or_insert_with(text);
+                        }
+                    };
+                    look(span.open.pack.name, span.from, span.to);
+                    vault.bases_of_run(&span.open, span.run(), look)
                 })?;
             }
             Ok(true)

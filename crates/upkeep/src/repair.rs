@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use stdchk_catalog::{ChunkRange, Op, State};
-use stdchk_codec::Press;
+use stdchk_codec::{Press, delta};
 use stdchk_engine::{Index, OpenPack, Vault};
 use stdchk_object::hash::Domain;
 use stdchk_object::pack::{ChunkKind, Codec, Run, header};
@@ -174,7 +174,16 @@ fn run_again(
             _ => return Ok(None),
         }
     }
-    Ok(if run.coding.is_none() { Some(raw) } else { press_again(run, &raw)? })
+    if run.coding.is_none() {
+        return Ok(Some(raw));
+    }
+    if !run.coding.delta {
+        return press_again(run, &raw);
+    }
+    let Ok(base) = vault.base(open, run) else { return Ok(None) };
+    let mut differences = Vec::new();
+    delta::subtract(run.coding.width(), &raw, &base, &mut differences);
+    press_again(run, &differences)
 }
 
 fn copy_of(

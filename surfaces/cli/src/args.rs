@@ -225,7 +225,8 @@ pub struct EngineArgs {
     /// auto, page, page:SIZE, cdc or cdc:SIZE.
     #[arg(long, default_value = "auto", value_parser = parse::chunking)]
     pub chunking: stdchk::ChunkingChoice,
-    /// auto, none, lz4, zstd or zstd:LEVEL; with planes2+, planes4+ or planes8+ before it for arrays of numbers.
+    /// auto, none, lz4, zstd or zstd:LEVEL; with planes2+, planes4+ or planes8+ before it for arrays of numbers, and delta+ before
+    /// that for those that change a little from version to version.
     #[arg(long, default_value = "auto", value_parser = parse::coding, value_name = "CODEC")]
     pub compress: parse::Compress,
     /// What --compress auto puts first: time (compress only where that does not make the commit longer), balanced (up to a

@@ -88,18 +88,19 @@ pub enum Compress {
 pub fn coding(text: &str) -> Result<Compress> {
     let bad = || {
         Error::invalid(format!(
-            "{text:?} is no codec: auto, none, lz4, zstd, zstd:LEVEL or planes4+zstd:LEVEL"
+            "{text:?} is no codec: auto, none, lz4, zstd, zstd:LEVEL, planes4+zstd:LEVEL or delta+planes4+zstd:LEVEL"
         ))
     };
     if text == "auto" {
         return Ok(Compress::Auto);
     }
-    let (planes, codec) = match text.split_once('+') {
+    let (delta, rest) = text.strip_prefix("delta+").map_or((false, text), |rest| (true, rest));
+    let (planes, codec) = match rest.split_once('+') {
         Some(("planes2", codec)) => (2, codec),
         Some(("planes4", codec)) => (4, codec),
         Some(("planes8", codec)) => (8, codec),
         Some(_) => return Err(bad()),
-        None => (0, text),
+        None => (0, rest),
     };
     let (codec, level) = match codec.split_once(':') {
         Some(("zstd", level)) => {
@@ -107,13 +108,14 @@ pub fn coding(text: &str) -> Result<Compress> {
         }
         Some(_) => return Err(bad()),
         None => match codec {
-            "none" if planes == 0 => (Codec::None, 1),
+            "none" if planes == 0 && !delta => (Codec::None, 1),
             "lz4" => (Codec::Lz4, 1),
             "zstd" => (Codec::Zstd, 1),
             _ => return Err(bad()),
         },
     };
-    Ok(Compress::Fixed(Coding { codec, planes }, level))
+    let coding = Coding::new(codec, planes);
+    Ok(Compress::Fixed(if delta { coding.of_delta() } else { coding }, level))
 }
 
 /// A preference: `time`, `balanced`, `space`.
@@ -157,9 +159,20 @@ mod tests {
         for bad in ["page:3", "page:100MiB", "cdc:1", "auto:4", "fixed", ""] {
             assert!(chunking(bad).is_err(), "{bad}");
         }
-        let planes = Coding { codec: Codec::Zstd, planes: 4 };
+        let planes = Coding::new(Codec::Zstd, 4);
         assert_eq!(coding("planes4+zstd:3").unwrap(), Compress::Fixed(planes, 3));
-        for bad in ["zip", "zstd:99", "lz4:3", "planes3+zstd", "planes4+none", ""] {
+        assert_eq!(coding("delta+planes4+zstd:3").unwrap(), Compress::Fixed(planes.of_delta(), 3));
+        for bad in [
+            "delta+none",
+            "delta",
+            "planes4+delta+zstd",
+            "zip",
+            "zstd:99",
+            "lz4:3",
+            "planes3+zstd",
+            "planes4+none",
+            "",
+        ] {
             assert!(coding(bad).is_err(), "{bad}");
         }
     }

@@ -71,6 +71,17 @@ pub fn touch_pages(image: &mut [u8], percent: u64, random: &mut Random) {
     }
 }
 
+/// Changes `percent` of the pages of an image a little: 64-bit numbers grow by less than a thousand.
+pub fn drift(image: &mut [u8], percent: u64, random: &mut Random) {
+    for page in image.chunks_exact_mut(PAGE) {
+        if random.below(100) < percent {
+            for element in page.as_chunks_mut::<8>().0 {
+                *element = (u64::from_le_bytes(*element).wrapping_add(random.below(1000))).to_le_bytes();
+            }
+        }
+    }
+}
+
 /// Inserts `count` pieces of up to `longest` bytes at random places, none of them aligned to anything.
 pub fn insert(image: &mut Vec<u8>, count: usize, longest: usize, random: &mut Random) {
     for _ in 0..count {

@@ -84,7 +84,12 @@ fn footer(body: &[u8]) {
             let chunks = run.first_chunk..run.end_chunk();
             let sum: u64 = chunks.clone().take(100_000).map(|chunk| u64::from(run.chunk_len(chunk))).sum();
             assert!(sum <= u64::from(run.raw_len));
-            chunks.take(100).for_each(|chunk| assert!(run.chunk_start(chunk) < run.raw_len));
+            chunks.take(100).for_each(|chunk| {
+                assert!(run.chunk_start(chunk) < run.raw_len);
+                assert!(footer.base_of_chunk(chunk).is_none() || run.coding.delta);
+            });
+            let covered: u64 = footer.base_of(run).map(|span| u64::from(span.count)).sum();
+            assert_eq!(covered, if run.coding.delta { u64::from(run.chunk_count) } else { 0 });
         }
     }
     end.0.truncate(end.0.len() / 2);

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use stdchk::{AppName, Kind, Look, Repository, SaveOptions, Spec};
+use stdchk::{AppName, Codec, Coding, Kind, Look, Preference, Repository, SaveOptions, Spec};
 use stdchk_kit::{Fault, Random, SimFs, generate};
 
 fn open(fs: &Arc<SimFs>) -> stdchk::Result<Repository> {
@@ -19,6 +19,10 @@ fn states() -> Vec<Vec<u8>> {
         states.push(image.clone());
         generate::touch_pages(&mut image, 30, &mut random);
     }
+    // The last one is stored as differences.
+    image.copy_from_slice(&states[2]);
+    generate::drift(&mut image, 50, &mut random);
+    states.push(image);
     states
 }
 
@@ -29,10 +33,18 @@ fn repository() -> Arc<SimFs> {
     options.engine.memory = 64 << 20;
     for (step, state) in states().iter().enumerate() {
         let app = AppName::new("melt").expect("name");
+        if step == 3 {
+            options.engine.coding = Preference::Fixed(Coding::new(Codec::Zstd, 8).of_delta(), 1);
+        }
         let mut save = repository.save(&app, step as u64, options.clone()).expect("save");
         save.add_bytes("state", state).expect("add");
         save.commit().expect("commit");
     }
+    let reading = repository.read().expect("read");
+    let newest = reading.state.checkpoints().last().expect("four").clone();
+    let newest = repository.checkpoint(&reading, &newest).expect("open");
+    let codecs = newest.codecs(newest.member("state", None).expect("there")).expect("codecs");
+    assert!(codecs.iter().any(|codec| codec.starts_with("delta+")), "{codecs:?}");
     fs
 }
 

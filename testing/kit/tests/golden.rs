@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use stdchk::{AppName, Body, Import, Repository, SaveOptions, Spec};
+use stdchk::{AppName, Body, Codec, Coding, Import, Preference, Repository, SaveOptions, Spec};
 use stdchk_codec::Cutter;
 use stdchk_kit::{Random, generate};
 use stdchk_object::hash::Domain;
@@ -30,6 +30,10 @@ fn states() -> Vec<Vec<u8>> {
         states.push(image.clone());
         generate::touch_pages(&mut image, 20, &mut random);
     }
+    // The last one is stored as differences.
+    image.copy_from_slice(&states[3]);
+    generate::drift(&mut image, 60, &mut random);
+    states.push(image);
     states
 }
 
@@ -49,7 +53,11 @@ fn write_repository(place: &Path) {
     let repository = Repository::open_or_create(place.to_str().expect("text")).expect("create");
     let app = AppName::new("golden").expect("name");
     for (step, state) in states().iter().enumerate() {
-        let mut save = repository.save(&app, step as u64, SaveOptions::default()).expect("save");
+        let mut options = SaveOptions::default();
+        if step == 4 {
+            options.engine.coding = Preference::Fixed(Coding::new(Codec::Zstd, 8).of_delta(), 1);
+        }
+        let mut save = repository.save(&app, step as u64, options).expect("save");
         save.add_bytes("state", state).expect("add");
         save.commit().expect("commit");
     }

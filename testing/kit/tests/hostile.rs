@@ -8,6 +8,7 @@ use stdchk_catalog::{Op, Record, State};
 use stdchk_kit::hostile::{DECODERS, decode_anything, sealed_frames, unsealed_frames};
 use stdchk_kit::{Random, SimFs, generate};
 use stdchk_object::envelope::OVERHEAD;
+use stdchk_object::pack::TRAILER_BYTES;
 
 /// Inputs that decode, one or more for each decoder.
 fn seeds() -> Vec<Vec<u8>> {
@@ -21,10 +22,14 @@ fn seeds() -> Vec<Vec<u8>> {
         [vec![which], body].concat()
     };
     let mut seeds = vec![with("record", body(record.encode())), with("snapshot", body(state.encode()))];
-    seeds.extend(stored_objects().into_iter().flat_map(|bytes| {
-        ["footer", "leaf", "inner", "page", "part", "manifest", "forward", "blob", "lz4", "zstd", "import"]
-            .map(|decoder| with(decoder, bytes.clone()))
-    }));
+    let packs = packs();
+    seeds.extend(packs.iter().map(|pack| with("footer", footer_of(pack))));
+    seeds.extend(packs.iter().map(|pack| pack[pack.len().saturating_sub(1500)..].to_vec()).flat_map(
+        |bytes| {
+            ["leaf", "inner", "page", "part", "manifest", "forward", "blob", "lz4", "zstd", "import"]
+                .map(|decoder| with(decoder, bytes.clone()))
+        },
+    ));
     seeds.push(with("frames", unsealed_frames(&exported())));
     seeds
 }
@@ -65,23 +70,35 @@ fn frames_are_sealed_as_an_export_seals_them() {
     assert_eq!(sealed_frames(&unsealed_frames(&export)), export);
 }
 
-/// The ends of real packs, which hold footers, nodes, pages, parts and manifests.
-fn stored_objects() -> Vec<Vec<u8>> {
-    use stdchk::{AppName, Coding, Preference, Repository, SaveOptions};
+/// What lies between the runs and the trailer of a pack.
+fn footer_of(pack: &[u8]) -> Vec<u8> {
+    let end = pack.len() - TRAILER_BYTES;
+    let offset = u64::from_le_bytes(*pack[end + 32..].first_chunk().expect("a trailer"));
+    pack[offset as usize..end].to_vec()
+}
+
+/// Real packs, one of them with deltas; their ends hold nodes, pages, parts and manifests.
+fn packs() -> Vec<Vec<u8>> {
+    use stdchk::{AppName, Codec, Coding, Preference, Repository, SaveOptions};
     let fs = std::sync::Arc::new(SimFs::new());
     let repository = Repository::open_or_create_on(fs.clone(), Path::new("sim")).expect("create");
     let mut options = SaveOptions::default();
     options.engine.coding = Preference::Fixed(Coding::NONE, 1);
     let mut image = generate::process_image(40_000, &mut Random::new(1));
-    for step in 0..3 {
+    for step in 0..4 {
+        if step == 3 {
+            options.engine.coding = Preference::Fixed(Coding::new(Codec::Zstd, 8).of_delta(), 1);
+        }
         let mut save =
             repository.save(&AppName::new("a").expect("name"), step, options.clone()).expect("save");
         save.add_bytes("state", &image).expect("add");
         save.commit().expect("commit");
-        generate::touch_pages(&mut image, 40, &mut Random::new(step));
+        match step {
+            2 => generate::drift(&mut image, 60, &mut Random::new(step)),
+            _ => generate::touch_pages(&mut image, 40, &mut Random::new(step)),
+        }
     }
-    let packs = fs.files().into_iter().filter(|(path, _)| path.starts_with("packs/"));
-    packs.map(|(_, bytes)| bytes[bytes.len().saturating_sub(1500)..].to_vec()).collect()
+    fs.files().into_iter().filter(|(path, _)| path.starts_with("packs/")).map(|(_, bytes)| bytes).collect()
 }
 
 #[test]

@@ -77,11 +77,12 @@ const CHUNKINGS: [ChunkingChoice; 5] = [
     ChunkingChoice::Fixed(Chunking::Cdc(2048)),
 ];
 
-const CODINGS: [Preference; 4] = [
+const CODINGS: [Preference; 5] = [
     Preference::Auto(Prefer::Space),
     Preference::Fixed(Coding::NONE, 1),
-    Preference::Fixed(Coding { codec: Codec::Lz4, planes: 4 }, 1),
-    Preference::Fixed(Coding { codec: Codec::Zstd, planes: 8 }, 1),
+    Preference::Fixed(Coding::new(Codec::Lz4, 4), 1),
+    Preference::Fixed(Coding::new(Codec::Zstd, 8), 1),
+    Preference::Fixed(Coding::new(Codec::Zstd, 2).of_delta(), 1),
 ];
 
 fn change() -> impl Strategy<Value = Change> {

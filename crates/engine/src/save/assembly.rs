@@ -1,32 +1,44 @@
 //! Packs in the making: runs that are filled, compressed, and at last written.
 
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::sync::Arc;
 
-use stdchk_codec::{Advisor, Choice, Prefer, Preference, Press, try_codings};
+use stdchk_codec::Choice;
 use stdchk_object::hash::Domain;
-use stdchk_object::member::Coded;
-use stdchk_object::pack::{self, CHUNK_BYTES_MAX, ChunkKind, Codec, Coding, FooterBuilder};
+use stdchk_object::pack::{self, CHUNK_BYTES_MAX, ChunkKind, FooterBuilder};
 use stdchk_object::{Error, Hash, PackName, PackRef, Result};
 use stdchk_store::Store;
 
-use super::account;
+use super::base::Base;
+use super::coder::Coder;
 use super::meter::Meter;
 use super::{ChunkBytes, append};
 use crate::buffers::{Buffer, Bytes};
-use crate::vault::locked;
-use crate::workers::{Answer, Workers};
+use crate::workers::Answer;
 
 /// Raw bytes of a run of metadata.
 const META_RUN_BYTES: usize = 128 << 10;
-/// How metadata is compressed: it is small and read often.
-const META_CODING: Choice = Choice { coding: Coding { codec: Codec::Zstd, planes: 0 }, level: 3 };
 
 /// A run that is being filled.
-struct OpenRun {
-    kind: ChunkKind,
-    bytes: Bytes,
+pub struct OpenRun {
+    pub kind: ChunkKind,
+    pub bytes: Bytes,
     chunks: Vec<(u32, Hash)>,
+    pub base: Base,
+}
+
+impl OpenRun {
+    /// As it will be stored, `packed`.
+    pub fn stored(self, choice: Choice, seconds: f32, packed: Vec<u8>) -> StoredRun {
+        let OpenRun { kind, chunks, base, .. } = self;
+        let base = if choice.coding.delta { base } else { Base::default() };
+        StoredRun { kind, choice, seconds, bytes: Bytes::Own(packed), chunks, base }
+    }
+
+    /// As it is.
+    pub fn stored_raw(self, seconds: f32) -> StoredRun {
+        let OpenRun { kind, bytes, chunks, .. } = self;
+        StoredRun { kind, choice: Choice::NONE, seconds, bytes, chunks, base: Base::default() }
+    }
 }
 
 /// A run as it will lie in the pack.
@@ -37,6 +49,8 @@ pub struct StoredRun {
     seconds: f32,
     bytes: Bytes,
     chunks: Vec<(u32, Hash)>,
+    /// If it is a delta.
+    base: Base,
 }
 
 /// What a run cost.
@@ -52,35 +66,6 @@ impl StoredRun {
     fn cost(&self) -> RunCost {
         let raw = self.chunks.iter().map(|&(len, _)| len).sum();
         RunCost { choice: self.choice, stored: self.bytes.len() as u32, raw, seconds: self.seconds }
-    }
-}
-
-/// What runs are coded with.
-#[derive(Clone)]
-pub struct Coder {
-    pub workers: Arc<Workers>,
-    /// Of the member that is being written.
-    pub advisor: Arc<Mutex<Advisor>>,
-    pub meter: Arc<Meter>,
-}
-
-impl Coder {
-    /// For a save.
-    pub fn for_save(workers: Arc<Workers>, preference: Preference) -> Coder {
-        let meter = Arc::new(Meter::new(workers.count()));
-        Coder { workers, advisor: Arc::new(Mutex::new(Advisor::new(preference))), meter }
-    }
-
-    /// For what nobody waits for: as if there were always little to store.
-    pub fn at_leisure(workers: Arc<Workers>) -> Coder {
-        Coder::for_save(workers, Preference::Auto(Prefer::default()))
-    }
-
-    /// Begins with the next member; `before` says how its last version was coded.
-    pub fn begin_member(&mut self, preference: Preference, before: Option<&Coded>) {
-        let mut advisor = Advisor::new(preference);
-        before.into_iter().for_each(|coded| advisor.remember(account::trials(coded)));
-        self.advisor = Arc::new(Mutex::new(advisor));
     }
 }
 
@@ -103,6 +88,8 @@ pub struct SealedPack {
     pub pack: PackRef,
     /// What each run cost. The footer itself is not kept: a large save has many.
     pub runs: Vec<RunCost>,
+    /// Packs that deltas were subtracted from, with the bytes of each.
+    pub bases: Vec<(PackRef, u64)>,
 }
 
 impl Assembly {
@@ -131,12 +118,12 @@ impl Assembly {
         self.raw_bytes
     }
 
-    /// Adds a chunk; the index of the run that it went into.
+    /// Adds a chunk of data, which may be stored as a difference to `base`; the index of the run that it went into.
     pub fn push(
         &mut self,
-        kind: ChunkKind,
         hash: Hash,
         chunk: ChunkBytes,
+        base: Option<(PackRef, u32)>,
         run_bytes: usize,
         coder: &Coder,
     ) -> usize {
@@ -148,7 +135,7 @@ impl Assembly {
             self.kept += 1;
             self.kept_last = Some(buffer.clone());
         }
-        let full = |run: &OpenRun| run.kind != kind || run.bytes.len() + len as usize > run_bytes;
+        let full = |run: &OpenRun| run.kind != ChunkKind::Data || run.bytes.len() + len as usize > run_bytes;
         if self.open.as_ref().is_some_and(full) {
             self.close_run(coder);
         }
@@ -162,9 +149,12 @@ impl Assembly {
                 ChunkBytes::Kept(buffer, range) => Bytes::Shared(buffer, range),
                 ChunkBytes::Copied(..) => Bytes::Own(chunk.bytes().to_vec()),
             };
-            self.open = Some(OpenRun { kind, bytes, chunks: Vec::new() });
+            self.open =
+                Some(OpenRun { kind: ChunkKind::Data, bytes, chunks: Vec::new(), base: Base::default() });
         }
-        self.open.as_mut().expect("opened above").chunks.push((len, hash));
+        let run = self.open.as_mut().expect("opened above");
+        run.chunks.push((len, hash));
+        run.base.push(base, len);
         self.count(len);
         self.runs.len()
     }
@@ -186,7 +176,10 @@ impl Assembly {
         }
         match &mut self.open {
             Some(OpenRun { bytes: Bytes::Own(run), .. }) => run.extend_from_slice(&bytes),
-            _ => self.open = Some(OpenRun { kind, bytes: Bytes::Own(bytes), chunks: Vec::new() }),
+            _ => {
+                let (bytes, base) = (Bytes::Own(bytes), Base::default());
+                self.open = Some(OpenRun { kind, bytes, chunks: Vec::new(), base });
+            }
         }
         self.open.as_mut().expect("opened above").chunks.push((len as u32, hash));
         self.count(len as u32);
@@ -200,8 +193,7 @@ impl Assembly {
 
     fn close_run(&mut self, coder: &Coder) {
         if let Some(run) = self.open.take() {
-            let (advisor, meter) = (coder.advisor.clone(), coder.meter.clone());
-            self.runs.push(coder.workers.ask(move |tools| compress(run, &mut tools.press, &advisor, &meter)));
+            self.runs.push(coder.ask(run));
         }
     }
 
@@ -211,14 +203,15 @@ impl Assembly {
         ClosedPack { name: self.name, runs: self.runs, meter: coder.meter.clone() }
     }
 
-    /// Waits for the runs so far; what each cost.
-    pub fn settle(&mut self, coder: &Coder) -> Result<Vec<RunCost>> {
+    /// Waits for the runs so far; what each cost, and what deltas among them were subtracted from.
+    pub fn settle(&mut self, coder: &Coder) -> Result<(Vec<RunCost>, Vec<(PackRef, u64)>)> {
         self.close_run(coder);
         let runs: Result<Vec<StoredRun>> = self.runs.drain(..).map(Answer::wait).collect();
         let runs = runs?;
         let costs = runs.iter().map(StoredRun::cost).collect();
+        let bases = bases_of(&runs);
         self.runs = runs.into_iter().map(Answer::ready).collect();
-        Ok(costs)
+        Ok((costs, bases))
     }
 }
 
@@ -235,7 +228,7 @@ impl ClosedPack {
         let runs = self.runs.into_iter().map(Answer::wait).collect::<Result<Vec<StoredRun>>>()?;
         let mut builder = FooterBuilder::new(self.name);
         for run in &runs {
-            builder.push(run.kind, run.choice.coding, &[&run.bytes], &run.chunks);
+            builder.push(run.kind, run.choice.coding, &[&run.bytes], &run.chunks, run.base.spans());
         }
         let sealed = builder.seal();
         let header = pack::header(self.name);
@@ -244,7 +237,7 @@ impl ClosedPack {
         pieces.extend(runs.iter().map(|run| &*run.bytes));
         pieces.push(&sealed.bytes);
         let storing = self.meter.storing();
-        let costs = runs.iter().map(StoredRun::cost).collect();
+        let (costs, bases) = (runs.iter().map(StoredRun::cost).collect(), bases_of(&runs));
         store.put(self.name, &pieces)?;
         // Whoever waits for the buffers need not wait for the disk.
         drop(runs);
@@ -252,37 +245,19 @@ impl ClosedPack {
             store.sync(&[self.name])?;
         }
         self.meter.stored(storing, sealed.pack.length);
-        Ok(SealedPack { pack: sealed.pack, runs: costs })
+        Ok(SealedPack { pack: sealed.pack, runs: costs, bases })
     }
 }
 
-fn compress(run: OpenRun, press: &mut Press, advisor: &Mutex<Advisor>, meter: &Meter) -> Result<StoredRun> {
-    let OpenRun { kind, bytes, chunks } = run;
-    let choice = if kind == ChunkKind::Data { choose(&bytes, press, advisor, meter)? } else { META_CODING };
-    let raw = |bytes, chunks, seconds| StoredRun { kind, choice: Choice::NONE, seconds, bytes, chunks };
-    if choice.coding.is_none() {
-        return Ok(raw(bytes, chunks, 0.0));
+fn bases_of(runs: &[StoredRun]) -> Vec<(PackRef, u64)> {
+    let mut bases: Vec<(PackRef, u64)> = Vec::new();
+    for (pack, bytes) in runs.iter().flat_map(|run| run.base.packs()) {
+        match bases.iter_mut().rfind(|(known, _)| *known == pack) {
+            Some((_, total)) => *total += bytes,
+            None => bases.push((pack, bytes)),
+        }
     }
-    let begun = Instant::now();
-    let packed = press.compress(choice.coding, choice.level, &bytes, Advisor::limit(bytes.len()))?;
-    let packed = packed.map(<[u8]>::to_vec);
-    let seconds = begun.elapsed().as_secs_f32();
-    if kind == ChunkKind::Data {
-        locked(advisor).learn(choice, packed.is_some(), f64::from(seconds) / bytes.len() as f64);
-    }
-    Ok(match packed {
-        Some(packed) => StoredRun { kind, choice, seconds, bytes: Bytes::Own(packed), chunks },
-        None => raw(bytes, chunks, seconds),
-    })
-}
-
-fn choose(bytes: &[u8], press: &mut Press, advisor: &Mutex<Advisor>, meter: &Meter) -> Result<Choice> {
-    let mut advisor = locked(advisor);
-    if let Some(prefer) = advisor.wants_trial() {
-        let begun = Instant::now();
-        advisor.tried(try_codings(prefer, press, bytes, &|| begun.elapsed().as_secs_f64())?);
-    }
-    Ok(advisor.choose(&meter.pace()))
+    bases
 }
 
 /// The hash under which a chunk of data is known.

@@ -2,7 +2,7 @@
 
 use stdchk_object::member::Tally;
 use stdchk_object::tree::{Blob, Extent, Piece, TreeBuilder};
-use stdchk_object::{Error, Hash, PackName, Result};
+use stdchk_object::{Error, Hash, PackName, PackRef, Result};
 
 use super::unit::{Page, Unit, is_zero};
 use super::{ChunkBytes, PartWriter};
@@ -49,7 +49,7 @@ impl BlobWriter {
     }
 
     fn chunk(&mut self, part: &mut PartWriter, pack: PackName, chunk: u32, len: u32) -> Result<()> {
-        part.refer(pack, u64::from(len));
+        part.refer_chunk(pack, chunk, u64::from(len));
         self.end_hole(part)?;
         let count = self.tail.lengths.len();
         let goes_on = |extent: &Extent| {
@@ -93,8 +93,14 @@ impl BlobWriter {
         self.tree.push(Piece::Data(extent), part, &chunk_at)
     }
 
-    /// A chunk that the parent does not have at this place: found elsewhere, or stored.
-    pub fn other(&mut self, part: &mut PartWriter, hash: Hash, bytes: ChunkBytes) -> Result<()> {
+    /// A chunk that the parent does not have at this place: found elsewhere, or stored, perhaps as a difference to `base`.
+    pub fn other(
+        &mut self,
+        part: &mut PartWriter,
+        hash: Hash,
+        bytes: ChunkBytes,
+        base: Option<(PackRef, u32)>,
+    ) -> Result<()> {
         let len = bytes.len() as u32;
         let first = std::mem::take(&mut self.first);
         let place = match part.known.find(&hash, len) {
@@ -104,7 +110,7 @@ impl BlobWriter {
             }
             None => {
                 self.tally.new += u64::from(len);
-                part.store_data(hash, bytes, first)?
+                part.store_data(hash, bytes, base, first)?
             }
         };
         self.place(part, place, len)
@@ -147,11 +153,11 @@ impl BlobWriter {
             match cut.what {
                 Page::Zero => self.hole(part, u64::from(cut.len))?,
                 Page::Same(pack, chunk) => {
-                    let pack = unit.packs[pack as usize];
-                    part.foreign.entry(pack.name).or_insert(pack);
+                    let open = &unit.packs[pack as usize];
+                    part.know_pack(open);
                     self.first = false;
                     self.tally.shared += u64::from(cut.len);
-                    self.chunk(part, pack.name, chunk, cut.len)?;
+                    self.chunk(part, open.pack.name, chunk, cut.len)?;
                 }
                 Page::Other(hash) => {
                     let range = start..start + cut.len as usize;
@@ -162,7 +168,8 @@ impl BlobWriter {
                     } else {
                         ChunkBytes::Copied(buffer, range)
                     };
-                    self.other(part, hash, bytes)?;
+                    let base = unit.base_of(&part.vault, cut);
+                    self.other(part, hash, bytes, base)?;
                 }
             }
         }
@@ -191,7 +198,7 @@ impl BlobWriter {
             let buffer = buffer.clone();
             let bytes =
                 if keep { ChunkBytes::Kept(buffer, range) } else { ChunkBytes::Copied(buffer, range) };
-            self.other(part, hash, bytes)?;
+            self.other(part, hash, bytes, None)?;
         }
         Ok(())
     }

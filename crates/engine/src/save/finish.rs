@@ -12,7 +12,8 @@ use stdchk_store::Store;
 
 use super::PartWriter;
 use super::account;
-use super::assembly::{Assembly, Coder, RunCost, SealedPack};
+use super::assembly::{Assembly, RunCost, SealedPack};
+use super::coder::Coder;
 use crate::buffers::Buffers;
 use crate::index::IndexBuilder;
 use crate::known::Known;
@@ -137,11 +138,15 @@ impl PartWriter {
         Ok(last)
     }
 
-    /// What each run of each of our packs cost.
+    /// What each run of each of our packs cost. What deltas in them were subtracted from is referred to from now on.
     fn run_costs(&mut self, last: &mut Assembly) -> Result<HashMap<PackName, Vec<RunCost>>> {
         let of_pack = |sealed: &mut SealedPack| (sealed.pack.name, std::mem::take(&mut sealed.runs));
         let mut costs: HashMap<_, _> = self.sealed.iter_mut().map(of_pack).collect();
-        costs.insert(last.name, last.settle(&self.coder)?);
+        let (of_last, bases) = last.settle(&self.coder)?;
+        costs.insert(last.name, of_last);
+        let sealed = self.sealed.iter_mut().flat_map(|sealed| std::mem::take(&mut sealed.bases));
+        let bases: Vec<(PackRef, u64)> = sealed.chain(bases).collect();
+        bases.into_iter().for_each(|(pack, bytes)| self.refer_base(pack, bytes));
         Ok(costs)
     }
 

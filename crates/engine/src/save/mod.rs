@@ -15,7 +15,9 @@
 
 mod account;
 mod assembly;
+mod base;
 mod blob;
+mod coder;
 mod finish;
 mod grid;
 mod meter;
@@ -32,7 +34,7 @@ use std::sync::Arc;
 use stdchk_codec::Pace;
 use stdchk_object::hash::Domain;
 use stdchk_object::member::{Body, Chunking, Content, Member, Tally, check_path, check_target};
-use stdchk_object::pack::ChunkKind;
+use stdchk_object::pack::{ChunkKind, Run};
 use stdchk_object::tree::{NodeRef, NodeSink};
 use stdchk_object::{Error, Hash, PackName, PackRef, Result, SessionId};
 
@@ -40,11 +42,12 @@ use crate::buffers::{Buffers, Bytes};
 use crate::index::{Index, IndexBuilder};
 use crate::known::{Known, Place};
 use crate::options::{Options, RUN_BYTES};
-use crate::vault::{Roots, Vault};
+use crate::vault::{BaseState, OpenPack, Roots, Vault};
 use crate::view::PartView;
 use crate::workers::{Answer, Workers};
 
-use assembly::{Assembly, Coder, SealedPack};
+use assembly::{Assembly, SealedPack};
+use coder::Coder;
 pub use finish::{FinishedPart, write_manifest};
 pub use rewrite::Rewriter;
 pub use unit::Source;
@@ -99,6 +102,10 @@ pub struct PartWriter {
     sealed: Vec<SealedPack>,
     references: BTreeMap<PackName, u64>,
     foreign: HashMap<PackName, PackRef>,
+    /// Those of them in which there are deltas.
+    with_deltas: HashMap<PackName, Arc<OpenPack>>,
+    /// Runs of these whose bases are referred to already.
+    deltas_referred: HashSet<(PackName, usize)>,
     nodes: HashMap<Hash, NodeRef>,
     added: Vec<Added>,
     shares: Vec<Share>,
@@ -121,7 +128,7 @@ impl PartWriter {
         rank: u32,
     ) -> Result<PartWriter> {
         options.check()?;
-        let coder = Coder::for_save(workers.clone(), options.coding);
+        let coder = Coder::for_save(workers.clone(), vault.clone(), options.coding);
         let mut part = PartWriter {
             known: Known::new(options.known_bytes()),
             buffers: Buffers::new(options.buffer_count()),
@@ -144,6 +151,8 @@ impl PartWriter {
             sealed: Vec::new(),
             references: BTreeMap::new(),
             foreign: HashMap::new(),
+            with_deltas: HashMap::new(),
+            deltas_referred: HashSet::new(),
             nodes: HashMap::new(),
             added: Vec::new(),
             shares: Vec::new(),
@@ -190,7 +199,12 @@ impl PartWriter {
         let Ok(open) = opened else { return };
         let index = self.known.add_pack(name);
         self.known.reserve(open.footer.hashes().len());
-        for run in open.footer.runs().iter().filter(|run| run.kind == ChunkKind::Data) {
+        // What a delta was subtracted from is sure to stay only where the parent refers to it.
+        let base_is_sound = |run: &Run| {
+            !run.coding.delta || (pack.is_some() && self.vault.base_state(&open, run) == BaseState::Sound)
+        };
+        let usable = |run: &&Run| run.kind == ChunkKind::Data && base_is_sound(run);
+        for run in open.footer.runs().iter().filter(usable) {
             for chunk in run.first_chunk..run.end_chunk() {
                 if !self.vault.is_damaged(name, chunk) {
                     let hash = &open.footer.hashes()[chunk as usize];
@@ -198,7 +212,16 @@ impl PartWriter {
                 }
             }
         }
+        self.know_pack(&open);
+    }
+
+    /// A pack of others that may be referred to.
+    fn know_pack(&mut self, open: &Arc<OpenPack>) {
+        let name = open.pack.name;
         self.foreign.insert(name, open.pack);
+        if !open.footer.bases().is_empty() {
+            self.with_deltas.entry(name).or_insert_with(|| open.clone());
+        }
     }
 
     /// Looks a chunk up in the repository's index, and makes the packs known that may have it.
@@ -266,7 +289,13 @@ impl PartWriter {
     }
 
     /// Stores a chunk of data that is new; where it lies.
-    fn store_data(&mut self, hash: Hash, bytes: ChunkBytes, first_of_member: bool) -> Result<Place> {
+    fn store_data(
+        &mut self,
+        hash: Hash,
+        bytes: ChunkBytes,
+        base: Option<(PackRef, u32)>,
+        first_of_member: bool,
+    ) -> Result<Place> {
         let len = bytes.len() as u32;
         if self.data.as_ref().is_some_and(|data| {
             data.raw_bytes() + u64::from(len) > self.options.pack_bytes_of(data.name.number)
@@ -279,7 +308,7 @@ impl PartWriter {
         let data = self.data.as_mut().expect("just made");
         let place = Place { pack: data.index, chunk: data.chunk_count() };
         let pack = data.name;
-        let run = data.push(ChunkKind::Data, hash, bytes, RUN_BYTES, &self.coder);
+        let run = data.push(hash, bytes, base, RUN_BYTES, &self.coder);
         match self.shares.last_mut() {
             Some(share) if share.pack == pack && share.run == run && !first_of_member => {
                 share.bytes += u64::from(len)
@@ -333,6 +362,28 @@ impl PartWriter {
         }
         let meta = self.meta.as_mut().expect("just made");
         meta.push_meta(kind, bytes, &self.coder)
+    }
+
+    /// Refers to a chunk of data, and to all that its run was subtracted from.
+    fn refer_chunk(&mut self, pack: PackName, chunk: u32, bytes: u64) {
+        self.refer(pack, bytes);
+        let Some(open) = self.with_deltas.get(&pack) else { return };
+        let Some(index) = open.footer.run_index(chunk) else { return };
+        if self.deltas_referred.insert((pack, index)) {
+            let open = open.clone();
+            let run = &open.footer.runs()[index];
+            let chunk_bytes = u64::from(run.raw_len / run.chunk_count);
+            for span in open.footer.base_of(run) {
+                if let Some((base, _)) = span.at {
+                    self.refer_base(base, chunk_bytes * u64::from(span.count));
+                }
+            }
+        }
+    }
+
+    fn refer_base(&mut self, base: PackRef, bytes: u64) {
+        self.foreign.entry(base.name).or_insert(base);
+        self.refer(base.name, bytes);
     }
 
     fn refer(&mut self, pack: PackName, bytes: u64) {

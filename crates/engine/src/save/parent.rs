@@ -7,7 +7,7 @@ use stdchk_object::pack::ChunkKind;
 use stdchk_object::tree::{Blob, Extent, Leaf, Piece};
 use stdchk_object::{Hash, PackRef, Result};
 
-use crate::vault::{LeafAt, Roots, Vault};
+use crate::vault::{BaseState, LeafAt, OpenPack, Roots, Vault};
 
 /// The parent of a member, as far as a stretch of it is concerned.
 pub struct Parent {
@@ -27,17 +27,19 @@ pub struct Chunk {
     /// Where it begins in the parent.
     pub at: u64,
     pub len: u32,
-    /// Index into [`Theirs::packs`].
+    /// Index into [`Theirs::opens`].
     pub slot: u32,
     /// The chunk in its pack.
     pub chunk: u32,
     pub hash: Hash,
+    /// Whether it may be referred to, or only be subtracted.
+    pub shared: bool,
 }
 
 /// Chunks that the parent has in a range.
 #[derive(Default)]
 pub struct Theirs {
-    pub packs: Vec<PackRef>,
+    pub opens: Vec<Arc<OpenPack>>,
     /// In the order of their places.
     pub chunks: Vec<Chunk>,
     /// The leaf that was read whole: hash, pack, chunk.
@@ -79,8 +81,7 @@ impl Parent {
 impl Theirs {
     /// The bytes of a chunk, verified.
     pub fn bytes(&self, vault: &Vault, chunk: &Chunk) -> Result<Vec<u8>> {
-        let open = vault.open(&self.packs[chunk.slot as usize])?;
-        vault.chunk(&open, chunk.chunk, ChunkKind::Data)
+        vault.chunk(&self.opens[chunk.slot as usize], chunk.chunk, ChunkKind::Data)
     }
 }
 
@@ -107,7 +108,8 @@ impl Gathered<'_> {
         let vault = self.vault;
         vault.spans(roots, extent, |span| {
             let run = span.run();
-            let slot = self.slot(span.open.pack);
+            let slot = self.slot(&span.open);
+            let state = vault.base_state(&span.open, run);
             let (mut skip, mut left) = (span.skip, span.len);
             for chunk in span.from..span.to {
                 let len = run.chunk_len(chunk);
@@ -123,9 +125,10 @@ impl Gathered<'_> {
                 if let Some(begins) = begins {
                     if skip + part < len {
                         self.begun = Some((begins, slot, chunk, skip + part));
-                    } else if !vault.is_damaged(span.open.pack.name, chunk) {
+                    } else if !vault.is_damaged(span.open.pack.name, chunk) && state != BaseState::Damaged {
                         let hash = span.open.footer.hashes()[chunk as usize];
-                        self.theirs.chunks.push(Chunk { at: begins, len, slot, chunk, hash });
+                        let shared = state == BaseState::Sound;
+                        self.theirs.chunks.push(Chunk { at: begins, len, slot, chunk, hash, shared });
                     }
                 }
                 at += u64::from(part);
@@ -136,12 +139,12 @@ impl Gathered<'_> {
         })
     }
 
-    fn slot(&mut self, pack: PackRef) -> u32 {
-        let packs = &mut self.theirs.packs;
-        let known = packs.iter().rposition(|known| known.name == pack.name);
+    fn slot(&mut self, open: &Arc<OpenPack>) -> u32 {
+        let opens = &mut self.theirs.opens;
+        let known = opens.iter().rposition(|known| known.pack.name == open.pack.name);
         known.unwrap_or_else(|| {
-            packs.push(pack);
-            packs.len() - 1
+            opens.push(open.clone());
+            opens.len() - 1
         }) as u32
     }
 }

@@ -6,7 +6,8 @@ use stdchk_object::pack::ChunkKind;
 use stdchk_object::{PackName, PackRef, Result, SessionId};
 use stdchk_store::Store;
 
-use super::assembly::{Assembly, Coder, SealedPack};
+use super::assembly::{Assembly, SealedPack};
+use super::coder::Coder;
 use crate::workers::{Answer, Workers};
 
 /// Raw bytes of a pack.

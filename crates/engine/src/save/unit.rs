@@ -10,7 +10,7 @@ use super::grid::{self, Planned};
 use super::parent::{Chunk, Parent, Theirs};
 use super::stretch::Stretch;
 use crate::buffers::Buffer;
-use crate::vault::Vault;
+use crate::vault::{OpenPack, Vault};
 
 /// Bytes that can be read at any place, from several threads.
 pub trait Source: Send + Sync {
@@ -48,6 +48,8 @@ pub enum Page {
 pub struct Cut {
     pub len: u32,
     pub what: Page,
+    /// What the parent has there, if that has the same length: index into the unit's packs, chunk.
+    pub old: Option<(u32, u32)>,
 }
 
 /// A stretch that was read and looked at.
@@ -55,8 +57,8 @@ pub struct Unit {
     /// The bytes of what is new, one after the other.
     pub buffer: Arc<Buffer>,
     pub cuts: Vec<Cut>,
-    /// Packs of the parent that cuts are the same as.
-    pub packs: Vec<PackRef>,
+    /// Packs of the parent that cuts are the same as, or replace.
+    pub packs: Vec<Arc<OpenPack>>,
     /// The parent's leaf, if it was read whole: hash, pack, chunk.
     pub leaf: Option<(Hash, PackRef, u32)>,
     /// By how much the parent's bytes are further on at its end.
@@ -67,6 +69,19 @@ pub struct Unit {
 }
 
 impl Unit {
+    /// What the new bytes of a cut may be subtracted from: what they replace, or where that is a difference itself, what it was
+    /// subtracted from.
+    pub fn base_of(&self, vault: &Vault, cut: &Cut) -> Option<(PackRef, u32)> {
+        let (slot, chunk) = cut.old?;
+        let open = &self.packs[slot as usize];
+        if !open.footer.run_of(chunk)?.coding.delta {
+            return Some((open.pack, chunk));
+        }
+        let (pack, chunk) = open.footer.base_of_chunk(chunk)?;
+        let (open, chunk, _) = vault.resolve_pack(&pack, chunk).ok()?;
+        (!vault.is_damaged(open.pack.name, chunk)).then_some((open.pack, chunk))
+    }
+
     pub fn bytes(&self) -> u64 {
         self.cuts.iter().map(|cut| u64::from(cut.len)).sum()
     }
@@ -111,7 +126,7 @@ impl Look {
         let planned = grid::plan(&theirs.chunks, shift, self.offset, 0, len, self.page);
         let mut cuts = Vec::with_capacity(planned.len());
         look_at(&planned, &theirs, 0, &mut stretch, &mut cuts)?;
-        let (mut packs, leaf) = (theirs.packs.clone(), theirs.node);
+        let (mut packs, leaf) = (theirs.opens.clone(), theirs.node);
         let (mut found, mut missed, mut from) = (0, 0, 0);
         while self.search
             && found + missed < SEARCHES_MAX
@@ -133,9 +148,12 @@ impl Look {
                 look_at(&planned, &theirs, at, &mut stretch, &mut cuts)?;
                 // Indices of packs are those of the unit.
                 let base = packs.len() as u32;
-                packs.extend_from_slice(&theirs.packs);
+                packs.extend_from_slice(&theirs.opens);
                 for cut in &mut cuts[known..] {
                     if let Page::Same(slot, _) = &mut cut.what {
+                        *slot += base;
+                    }
+                    if let Some((slot, _)) = &mut cut.old {
                         *slot += base;
                     }
                 }
@@ -302,14 +320,15 @@ fn look_at(
                 pieces.push(piece);
                 pending.push((cuts.len(), cut.theirs, piece));
             }
-            cuts.push(Cut { len: cut.len, what: Page::Zero });
+            cuts.push(Cut { len: cut.len, what: Page::Zero, old: None });
         }
         let mut pending = pending.into_iter();
         Domain::Data.hash_each(pieces, |hash| {
             let (index, expected, piece) = pending.next().expect("one for each piece");
             let expected = expected.map(|which| &theirs.chunks[which as usize]);
+            cuts[index].old = expected.map(|chunk| (chunk.slot, chunk.chunk));
             cuts[index].what = match expected {
-                Some(chunk) if chunk.hash == hash => Page::Same(chunk.slot, chunk.chunk),
+                Some(chunk) if chunk.hash == hash && chunk.shared => Page::Same(chunk.slot, chunk.chunk),
                 _ => {
                     if let Some(kept) = &mut kept {
                         kept.append(piece);

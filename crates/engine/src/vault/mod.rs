@@ -3,6 +3,7 @@
 //! What stays true: no byte leaves the vault that was not checked against a hash which a reference vouches for.
 //! What is found damaged is noted, so that the caller can record it.
 
+mod bases;
 mod extents;
 mod gather;
 mod lru;
@@ -18,6 +19,7 @@ use stdchk_object::pack::{self, ChunkKind, Footer};
 use stdchk_object::{Error, Kind, Locator, PackName, PackRef, Result};
 use stdchk_store::Store;
 
+pub use bases::BaseState;
 pub use extents::Span;
 use lru::Lru;
 pub use runs::Scratch;
@@ -140,6 +142,19 @@ impl Vault {
 
     /// Where a chunk lies now: the pack, the chunk there, and for how many chunks from it on the answer holds.
     pub fn resolve(&self, roots: &Roots, name: PackName, chunk: u32) -> Result<(Arc<OpenPack>, u32, u32)> {
+        if self.state.forwards().contains_key(&name) {
+            // Its table says which pack it is now; no reference of the part does.
+            return self.resolve_pack(&PackRef::to_itself(name), chunk);
+        }
+        let pack = roots.get(&name).ok_or_else(|| {
+            Error::corrupt(format!("pack {name} is named by a tree, but not among the part's references"))
+        })?;
+        self.resolve_pack(pack, chunk)
+    }
+
+    /// The same for a chunk of a pack of which the reference is at hand.
+    pub fn resolve_pack(&self, pack: &PackRef, chunk: u32) -> Result<(Arc<OpenPack>, u32, u32)> {
+        let name = pack.name;
         if let Some(forward) = self.state.forwards().get(&name) {
             let table = self.table(name, &forward.table)?;
             let Some((pack, chunk, count)) = table.lookup(chunk) else {
@@ -148,9 +163,6 @@ impl Vault {
             };
             return Ok((self.open(pack)?, chunk, count));
         }
-        let pack = roots.get(&name).ok_or_else(|| {
-            Error::corrupt(format!("pack {name} is named by a tree, but not among the part's references"))
-        })?;
         let open = self.open(pack)?;
         let count = open.footer.chunk_count().saturating_sub(chunk);
         Ok((open, chunk, count))
@@ -173,8 +185,13 @@ impl Vault {
 
     /// Whether a chunk is known to be damaged.
     pub fn is_damaged(&self, pack: PackName, chunk: u32) -> bool {
+        self.any_damaged(pack, chunk, chunk + 1)
+    }
+
+    /// Whether any of the chunks `from..to` is.
+    pub fn any_damaged(&self, pack: PackName, from: u32, to: u32) -> bool {
         let ranges = self.state.damaged().get(&pack);
-        ranges.is_some_and(|ranges| ranges.iter().any(|&(from, to)| (from..to).contains(&chunk)))
+        ranges.is_some_and(|ranges| ranges.iter().any(|&(first, end)| first < to && from < end))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stdchk_codec::Press;
+use stdchk_codec::{Press, delta};
 use stdchk_object::hash::Domain;
 use stdchk_object::pack::{ChunkKind, Run};
 use stdchk_object::{Error, Kind, Result};
@@ -61,15 +61,26 @@ impl Vault {
             return Ok(raw);
         }
         let run = &open.footer.runs()[index];
-        let raw = self
-            .decompress(open, run, scratch)
-            .map_err(|error| self.note(open.pack.name, (run.first_chunk, run.end_chunk()), error))?;
+        let own_fault = |error| self.note(open.pack.name, (run.first_chunk, run.end_chunk()), error);
+        let base = match run.coding.delta {
+            // What is wrong with the base was noted where it lies.
+            true => Some(self.base_of_run(open, run, scratch)?.ok_or_else(|| own_fault(misfit(open, run)))?),
+            false => None,
+        };
+        let raw = self.decompress(open, run, base.as_deref(), scratch).map_err(own_fault)?;
         let raw = Arc::new(raw);
         locked(&self.runs).put(key, raw.clone(), raw.len());
         Ok(raw)
     }
 
-    fn decompress(&self, open: &OpenPack, run: &Run, scratch: &mut Scratch) -> Result<Vec<u8>> {
+    /// A run from its stored bytes, and if it is a delta, from what it was subtracted from.
+    fn decompress(
+        &self,
+        open: &OpenPack,
+        run: &Run,
+        base: Option<&[u8]>,
+        scratch: &mut Scratch,
+    ) -> Result<Vec<u8>> {
         let name = open.pack.name;
         scratch.bytes.resize(run.stored_len as usize, 0);
         self.store.read(name, run.offset, &mut scratch.bytes)?;
@@ -80,6 +91,9 @@ impl Vault {
         }
         let mut raw = Vec::new();
         scratch.press.decompress(run.coding, &scratch.bytes, run.raw_len as usize, &mut raw)?;
+        if let Some(base) = base {
+            delta::add(run.coding.width(), &mut raw, base);
+        }
         check(open, run, run.first_chunk, run.end_chunk(), &raw)?;
         Ok(raw)
     }
@@ -115,19 +129,38 @@ fn bad_chunks(open: &OpenPack, run: &Run, from: u32, to: u32, bytes: &[u8]) -> V
     bad
 }
 
+fn misfit(open: &OpenPack, run: &Run) -> Error {
+    let (name, from, to) = (open.pack.name, run.first_chunk, run.end_chunk());
+    Error::corrupt(format!("pack {name}: chunks {from}..{to} do not fit what they were subtracted from"))
+}
+
 impl Vault {
+    /// Whether a run that is not stored as it is can be brought back, as far as that is its own affair: a base that cannot be read is
+    /// damage where the base lies, and is found there.
+    fn check_compressed(&self, open: &OpenPack, run: &Run, scratch: &mut Scratch) -> Result<bool> {
+        let base = match run.coding.delta.then(|| self.base_of_run(open, run, scratch)).transpose() {
+            Ok(Some(None)) => return Ok(false),
+            Ok(base) => base.flatten(),
+            Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::NotFound | Kind::Unsupported) => {
+                return Ok(true);
+            }
+            Err(error) => return Err(error),
+        };
+        match self.decompress(open, run, base.as_deref(), scratch) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == Kind::Corrupt => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Reads every run of a pack; the ranges of chunks that are damaged, as exactly as the runs allow.
     pub fn check_runs(&self, open: &OpenPack) -> Result<Vec<(u32, u32)>> {
         let mut scratch = Scratch::default();
         let mut damaged: Vec<(u32, u32)> = Vec::new();
         for run in open.footer.runs() {
             if !run.coding.is_none() {
-                match self.decompress(open, run, &mut scratch) {
-                    Ok(_) => {}
-                    Err(error) if error.kind() == Kind::Corrupt => {
-                        damaged.push((run.first_chunk, run.end_chunk()))
-                    }
-                    Err(error) => return Err(error),
+                if !self.check_compressed(open, run, &mut scratch)? {
+                    damaged.push((run.first_chunk, run.end_chunk()));
                 }
                 continue;
             }

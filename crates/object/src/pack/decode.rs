@@ -1,7 +1,7 @@
 //! Reading the end of a pack: trailer, then footer, checked against the reference.
 
 use super::encode::root;
-use super::footer::Lengths;
+use super::footer::{BaseSlot, Lengths};
 use super::{
     CHUNK_BYTES_MAX, ChunkKind, Coding, FOOTER_BYTES_MAX, Footer, HEADER_BYTES, MAGIC_END, PACK_BYTES_MAX,
     RUN_BYTES_MAX, Run, TRAILER_BYTES, VERSION,
@@ -93,11 +93,13 @@ pub fn open_footer_unreferenced(name: PackName, length: u64, end: &[u8]) -> Resu
 
 fn decode_footer(bytes: &[u8]) -> Result<Footer> {
     let mut reader = Reader::new(bytes, "pack footer");
+    let base_count = reader.count(PackRef::BYTES_MIN)?;
+    let bases = (0..base_count).map(|_| PackRef::decode(&mut reader)).collect::<Result<Vec<PackRef>>>()?;
     let run_count = reader.count(6)?;
     let mut runs = Vec::with_capacity(run_count);
     let (mut offset, mut first_chunk) = (HEADER_BYTES as u64, 0u32);
     for _ in 0..run_count {
-        let run = decode_run(&mut reader, offset, first_chunk)?;
+        let run = decode_run(&mut reader, offset, first_chunk, bases.len())?;
         offset += u64::from(run.stored_len);
         first_chunk = run.end_chunk();
         runs.push(run);
@@ -109,10 +111,10 @@ fn decode_footer(bytes: &[u8]) -> Result<Footer> {
     for _ in 0..first_chunk {
         hashes.push(Hash(reader.array()?));
     }
-    Ok(Footer { runs, hashes })
+    Ok(Footer { bases, runs, hashes })
 }
 
-fn decode_run(reader: &mut Reader, offset: u64, first_chunk: u32) -> Result<Run> {
+fn decode_run(reader: &mut Reader, offset: u64, first_chunk: u32, bases: usize) -> Result<Run> {
     let kind = ChunkKind::decode(reader.u8()?).ok_or_else(|| reader.corrupt("unknown kind of run"))?;
     let (codec, planes) = (reader.u8()?, reader.u8()?);
     let coding = Coding::decode(codec, planes).ok_or_else(|| reader.corrupt("unknown codec or filter"))?;
@@ -128,7 +130,39 @@ fn decode_run(reader: &mut Reader, offset: u64, first_chunk: u32) -> Result<Run>
     }
     let stored_hash = if coding.is_none() { None } else { Some(reader.array()?) };
     let chunk_count = chunk_count as u32;
-    Ok(Run { kind, coding, offset, stored_len, raw_len, first_chunk, chunk_count, stored_hash, lengths })
+    let base = if coding.delta { decode_base(reader, chunk_count, bases)? } else { Vec::new() };
+    if coding.delta && kind != ChunkKind::Data {
+        return Err(reader.corrupt("a delta of what is no data"));
+    }
+    Ok(Run {
+        kind,
+        coding,
+        offset,
+        stored_len,
+        raw_len,
+        first_chunk,
+        chunk_count,
+        stored_hash,
+        lengths,
+        base,
+    })
+}
+
+/// The bases of all chunks of a delta, in order.
+fn decode_base(reader: &mut Reader, chunk_count: u32, bases: usize) -> Result<Vec<BaseSlot>> {
+    let mut slots = Vec::new();
+    let mut left = chunk_count;
+    while left > 0 {
+        let slot = reader.bounded(bases as u64, "a base")? as u32;
+        let count = reader.bounded(u64::from(left), "a number of chunks")? as u32;
+        let first = if slot > 0 { reader.varint32("a chunk index")? } else { 0 };
+        if count == 0 || first.checked_add(count).is_none() {
+            return Err(reader.corrupt("a base without chunks"));
+        }
+        slots.push(BaseSlot { slot, first, count });
+        left -= count;
+    }
+    Ok(slots)
 }
 
 fn decode_lengths(reader: &mut Reader, chunk_count: usize) -> Result<(Lengths, u32)> {
@@ -164,16 +198,24 @@ mod tests {
     use super::*;
     use crate::SessionId;
     use crate::hash::Domain;
-    use crate::pack::{Codec, FooterBuilder};
+    use crate::pack::{BaseSpan, Codec, FooterBuilder};
 
     fn sample() -> (PackName, Vec<u8>, PackRef, Footer) {
         let name = PackName { session: SessionId(1), writer: 2, number: 3 };
         let mut builder = FooterBuilder::new(name);
         let data = vec![7u8; 5000];
         let chunk = |a: usize, b: usize| ((b - a) as u32, Domain::Data.hash(&data[a..b]));
-        builder.push(ChunkKind::Data, Coding::NONE, &[&data], &[chunk(0, 4096), chunk(4096, 5000)]);
-        let coding = Coding { codec: Codec::Zstd, planes: 4 };
-        builder.push(ChunkKind::Node, coding, &[b"xyz"], &[chunk(0, 10), chunk(10, 15), chunk(15, 40)]);
+        builder.push(ChunkKind::Data, Coding::NONE, &[&data], &[chunk(0, 4096), chunk(4096, 5000)], &[]);
+        let coding = Coding::new(Codec::Zstd, 4);
+        let chunks = [chunk(0, 10), chunk(10, 15), chunk(15, 40)];
+        builder.push(ChunkKind::Node, coding, &[b"xyz"], &chunks, &[]);
+        let other = |number| PackRef { name: PackName { number, ..name }, root: Hash([9; 32]), length: 300 };
+        let base = [
+            BaseSpan { at: Some((other(7), 40)), count: 1 },
+            BaseSpan { at: None, count: 1 },
+            BaseSpan { at: Some((other(8), 2)), count: 1 },
+        ];
+        builder.push(ChunkKind::Data, coding.of_delta(), &[b"uvw"], &chunks, &base);
         let sealed = builder.seal();
         (name, sealed.bytes, sealed.pack, sealed.footer)
     }
@@ -183,11 +225,14 @@ mod tests {
         let (_, end, pack, footer) = sample();
         let opened = open_footer(&pack, &end).unwrap();
         assert_eq!(opened, footer);
-        assert_eq!(opened.chunk_count(), 5);
+        assert_eq!(opened.chunk_count(), 8);
+        assert_eq!(opened.bases().len(), 2);
+        let base = |chunk| opened.base_of_chunk(chunk).map(|(pack, at)| (pack.name.number, at));
+        assert_eq!([base(5), base(6), base(7), base(3)], [Some((7, 40)), None, Some((8, 2)), None]);
         let run = opened.run_of(3).unwrap();
         assert_eq!((run.chunk_start(3), run.chunk_len(3), run.chunk_len(4)), (10, 5, 25));
         assert_eq!(opened.run_of(1).unwrap().chunk_len(1), 904);
-        assert!(opened.run_of(5).is_none());
+        assert!(opened.run_of(8).is_none());
     }
 
     #[test]
@@ -209,8 +254,15 @@ mod tests {
     #[test]
     fn claims_do_not_allocate() {
         // A run that claims four billion chunks, in a footer of a few bytes.
-        let mut bytes = vec![1, 1, 0, 0, 1];
+        let mut bytes = vec![0, 1, 1, 0, 0, 1];
         bytes.extend_from_slice(&[0xff, 0xff, 0xff, 0xff, 0x0f]);
+        assert!(decode_footer(&bytes).is_err());
+        // As many bases, and a delta whose bases never end.
+        assert!(decode_footer(&[0xff, 0xff, 0xff, 0xff, 0x0f]).is_err());
+        let mut bytes = vec![0, 1, 1, 2, 0x84, 1, 1, 0, 5, 1];
+        bytes.extend_from_slice(&[0; 16]);
+        bytes.extend_from_slice(&[0, 0]);
+        bytes.extend_from_slice(&[0; 40]);
         assert!(decode_footer(&bytes).is_err());
     }
 }

@@ -1,9 +1,9 @@
 //! Making the footer and trailer of a pack.
 
-use super::footer::Lengths;
+use super::footer::{BaseSlot, Lengths};
 use super::{
-    CHUNK_BYTES_MAX, ChunkKind, Coding, Footer, HEADER_BYTES, MAGIC_END, PACK_BYTES_MAX, RUN_BYTES_MAX, Run,
-    TRAILER_BYTES, VERSION, header,
+    BaseSpan, CHUNK_BYTES_MAX, ChunkKind, Coding, Footer, HEADER_BYTES, MAGIC_END, PACK_BYTES_MAX,
+    RUN_BYTES_MAX, Run, TRAILER_BYTES, VERSION, header,
 };
 use crate::hash::{Domain, plain};
 use crate::wire::Writer;
@@ -12,6 +12,7 @@ use crate::{Hash, PackName, PackRef};
 /// Collects the runs of a pack in the order in which they are written.
 pub struct FooterBuilder {
     name: PackName,
+    bases: Vec<PackRef>,
     runs: Vec<Run>,
     hashes: Vec<Hash>,
     offset: u64,
@@ -30,7 +31,13 @@ pub struct SealedFooter {
 impl FooterBuilder {
     /// A pack of that name, still empty.
     pub fn new(name: PackName) -> FooterBuilder {
-        FooterBuilder { name, runs: Vec::new(), hashes: Vec::new(), offset: HEADER_BYTES as u64 }
+        FooterBuilder {
+            name,
+            bases: Vec::new(),
+            runs: Vec::new(),
+            hashes: Vec::new(),
+            offset: HEADER_BYTES as u64,
+        }
     }
 
     /// How many chunks were added.
@@ -38,16 +45,27 @@ impl FooterBuilder {
         self.hashes.len() as u32
     }
 
-    /// Adds a run of `chunks` (length and hash of each) that is stored in `stored` bytes.
+    /// Adds a run of `chunks` (length and hash of each) that is stored in `stored` bytes. If it is a delta, `base` says to
+    /// what, for all chunks.
     ///
     /// # Panics
     /// If a limit of the format is broken; the engine cuts its runs far below them.
-    pub fn push(&mut self, kind: ChunkKind, coding: Coding, stored: &[&[u8]], chunks: &[(u32, Hash)]) {
+    pub fn push(
+        &mut self,
+        kind: ChunkKind,
+        coding: Coding,
+        stored: &[&[u8]],
+        chunks: &[(u32, Hash)],
+        base: &[BaseSpan],
+    ) {
         let stored_len: usize = stored.iter().map(|piece| piece.len()).sum();
         let raw_len: usize = chunks.iter().map(|&(length, _)| length as usize).sum();
         assert!(!chunks.is_empty() && raw_len <= RUN_BYTES_MAX && stored_len <= raw_len);
         assert!(chunks.iter().all(|&(length, _)| length > 0 && length as usize <= CHUNK_BYTES_MAX));
         assert!(!coding.is_none() || stored_len == raw_len);
+        let covered: usize = base.iter().map(|span| span.count as usize).sum();
+        assert_eq!(covered, if coding.delta { chunks.len() } else { 0 });
+        let base = base.iter().map(|span| self.slot_of(span)).collect();
         let stored_hash = (!coding.is_none()).then(|| Domain::StoredRun.hash_pieces(stored).half());
         self.runs.push(Run {
             kind,
@@ -59,15 +77,26 @@ impl FooterBuilder {
             chunk_count: chunks.len() as u32,
             stored_hash,
             lengths: Lengths::of(chunks),
+            base,
         });
         self.hashes.extend(chunks.iter().map(|&(_, hash)| hash));
         self.offset += stored_len as u64;
         assert!(self.offset <= PACK_BYTES_MAX);
     }
 
+    fn slot_of(&mut self, span: &BaseSpan) -> BaseSlot {
+        let Some((pack, first)) = span.at else { return BaseSlot { slot: 0, first: 0, count: span.count } };
+        let known = self.bases.iter().rposition(|known| *known == pack);
+        let slot = known.unwrap_or_else(|| {
+            self.bases.push(pack);
+            self.bases.len() - 1
+        });
+        BaseSlot { slot: slot as u32 + 1, first, count: span.count }
+    }
+
     /// Seals the pack.
     pub fn seal(self) -> SealedFooter {
-        let footer = Footer { runs: self.runs, hashes: self.hashes };
+        let footer = Footer { bases: self.bases, runs: self.runs, hashes: self.hashes };
         let (bytes, pack) = seal_at(self.name, self.offset, encode_footer(&footer));
         SealedFooter { bytes, pack, footer }
     }
@@ -120,11 +149,12 @@ impl Lengths {
 
 fn encode_footer(footer: &Footer) -> Vec<u8> {
     let mut out = Writer::new();
+    out.varint(footer.bases.len() as u64);
+    footer.bases.iter().for_each(|pack| pack.encode(&mut out));
     out.varint(footer.runs.len() as u64);
     for run in &footer.runs {
         out.u8(run.kind as u8);
-        out.u8(run.coding.codec as u8);
-        out.u8(run.coding.planes);
+        out.raw(&run.coding.encode());
         out.varint(u64::from(run.stored_len));
         out.varint(u64::from(run.chunk_count));
         match &run.lengths {
@@ -139,6 +169,13 @@ fn encode_footer(footer: &Footer) -> Vec<u8> {
         }
         if let Some(hash) = &run.stored_hash {
             out.raw(hash);
+        }
+        for base in &run.base {
+            out.varint(u64::from(base.slot));
+            out.varint(u64::from(base.count));
+            if base.slot > 0 {
+                out.varint(u64::from(base.first));
+            }
         }
     }
     footer.hashes.iter().for_each(|hash| out.raw(hash.as_bytes()));

@@ -1,7 +1,7 @@
 //! What a pack says about itself: its runs, and the lengths and hashes of its chunks.
 
-use crate::Hash;
 use crate::pack::{ChunkKind, Coding};
+use crate::{Hash, PackRef};
 
 /// One run: whole chunks that were compressed together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +23,26 @@ pub struct Run {
     /// Half of the hash of the stored bytes, where a codec or filter was used.
     pub stored_hash: Option<[u8; 16]>,
     pub(crate) lengths: Lengths,
+    /// What a delta was subtracted from, for all its chunks in order; empty where it is none.
+    pub(crate) base: Vec<BaseSlot>,
+}
+
+/// Chunks of a run, and what they were subtracted from: as many chunks of the same lengths together, side by side in a pack, from the
+/// given one on; or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BaseSpan {
+    /// The pack, and its first chunk that counts.
+    pub at: Option<(PackRef, u32)>,
+    /// How many chunks.
+    pub count: u32,
+}
+
+/// The same with the pack as an index into the footer's list, 0 for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BaseSlot {
+    pub slot: u32,
+    pub first: u32,
+    pub count: u32,
 }
 
 /// The lengths of a run's chunks.
@@ -68,11 +88,39 @@ impl Run {
 /// The verified table of contents of a pack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footer {
+    pub(crate) bases: Vec<PackRef>,
     pub(crate) runs: Vec<Run>,
     pub(crate) hashes: Vec<Hash>,
 }
 
 impl Footer {
+    /// The packs that deltas in this pack were subtracted from. Whoever refers to such a delta refers to its bases, too.
+    pub fn bases(&self) -> &[PackRef] {
+        &self.bases
+    }
+
+    /// What the chunks of a run were subtracted from, in order.
+    pub fn base_of<'f>(&'f self, run: &'f Run) -> impl Iterator<Item = BaseSpan> + 'f {
+        run.base.iter().map(|base| BaseSpan {
+            at: (base.slot as usize).checked_sub(1).map(|slot| (self.bases[slot], base.first)),
+            count: base.count,
+        })
+    }
+
+    /// What a chunk was subtracted from.
+    pub fn base_of_chunk(&self, chunk: u32) -> Option<(PackRef, u32)> {
+        let run = self.run_of(chunk).filter(|run| run.coding.delta)?;
+        let mut left = chunk - run.first_chunk;
+        let span = self.base_of(run).find(|span| {
+            let here = left < span.count;
+            if !here {
+                left -= span.count;
+            }
+            here
+        })?;
+        span.at.map(|(pack, first)| (pack, first + left))
+    }
+
     /// The runs in order.
     pub fn runs(&self) -> &[Run] {
         &self.runs
@@ -111,6 +159,13 @@ impl Footer {
             Lengths::Uniform(..) => 0,
             Lengths::Listed(starts) => starts.len() * 4,
         };
-        self.hashes.len() * 32 + self.runs.iter().map(|run| size_of::<Run>() + listed(run)).sum::<usize>()
+        let bases = self.bases.len() * size_of::<PackRef>();
+        bases
+            + self.hashes.len() * 32
+            + self
+                .runs
+                .iter()
+                .map(|run| size_of::<Run>() + listed(run) + run.base.len() * size_of::<BaseSlot>())
+                .sum::<usize>()
     }
 }

@@ -9,14 +9,14 @@ mod footer;
 
 pub use decode::{Trailer, open_footer, open_footer_unreferenced, tail_length};
 pub use encode::{FooterBuilder, SealedFooter};
-pub use footer::{Footer, Run};
+pub use footer::{BaseSpan, Footer, Run};
 
 use crate::ids::PackName;
 use crate::{Error, Result, hash::Domain};
 
 pub(crate) const MAGIC: &[u8; 8] = b"STDCHKPK";
 pub(crate) const MAGIC_END: &[u8; 8] = b"STDCHKPE";
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 
 /// Bytes before the first run.
 pub const HEADER_BYTES: usize = 32;
@@ -86,18 +86,44 @@ impl Codec {
     }
 }
 
-/// How the bytes of a run were stored: byte planes of `planes` bytes (0: no filter), then the codec.
+/// How the bytes of a run were stored: subtracted from what they replaced, if `delta`; byte planes of `planes` bytes (0: no
+/// filter); then the codec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Coding {
     /// The compressor.
     pub codec: Codec,
     /// Element width of the byte planes: 0, 2, 4 or 8.
     pub planes: u8,
+    /// Whether the run holds differences to other chunks, by elements of that width (0: by bytes).
+    pub delta: bool,
 }
+
+/// Marks a delta in the byte of the filter.
+const DELTA: u8 = 0x80;
 
 impl Coding {
     /// Stored as it is.
-    pub const NONE: Coding = Coding { codec: Codec::None, planes: 0 };
+    pub const NONE: Coding = Coding::new(Codec::None, 0);
+
+    /// A codec behind byte planes.
+    pub const fn new(codec: Codec, planes: u8) -> Coding {
+        Coding { codec, planes, delta: false }
+    }
+
+    /// The same of differences.
+    pub const fn of_delta(self) -> Coding {
+        Coding { delta: true, ..self }
+    }
+
+    /// The same of the bytes themselves.
+    pub const fn of_bytes(self) -> Coding {
+        Coding { delta: false, ..self }
+    }
+
+    /// The width of the elements that are subtracted.
+    pub fn width(self) -> usize {
+        usize::from(self.planes.max(1))
+    }
 
     /// Whether stored and raw bytes are the same.
     pub fn is_none(self) -> bool {
@@ -105,14 +131,23 @@ impl Coding {
     }
 
     /// Decodes the two bytes of a run's entry.
-    pub fn decode(codec: u8, planes: u8) -> Option<Coding> {
-        let codec = Codec::decode(codec)?;
-        matches!(planes, 0 | 2 | 4 | 8).then_some(Coding { codec, planes })
+    pub fn decode(codec: u8, filter: u8) -> Option<Coding> {
+        let (codec, planes, delta) = (Codec::decode(codec)?, filter & !DELTA, filter & DELTA != 0);
+        let sound = matches!(planes, 0 | 2 | 4 | 8) && !(delta && codec == Codec::None);
+        sound.then_some(Coding { codec, planes, delta })
+    }
+
+    /// The two bytes of a run's entry.
+    pub fn encode(self) -> [u8; 2] {
+        [self.codec as u8, self.planes | if self.delta { DELTA } else { 0 }]
     }
 }
 
 impl std::fmt::Display for Coding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.delta {
+            f.write_str("delta+")?;
+        }
         if self.planes > 0 {
             write!(f, "planes{}+", self.planes)?;
         }

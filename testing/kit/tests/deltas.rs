@@ -1,0 +1,225 @@
+//! Checkpoints that are stored as differences to older ones: what they were subtracted from stays as long as they do, wherever
+//! it is moved, and is itself always whole.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use stdchk::{
+    AppName, Codec, Coding, Look, Prefer, Preference, Repository, Result, SaveOptions, Spec, collect, repair,
+};
+use stdchk_kit::{Random, SimFs, generate};
+
+fn open(fs: &Arc<SimFs>) -> Repository {
+    Repository::open_or_create_on(fs.clone(), Path::new("sim")).expect("open")
+}
+
+fn save_as(repository: &Repository, step: u64, image: &[u8], coding: Preference) {
+    let mut options = SaveOptions::default();
+    options.engine.memory = 64 << 20;
+    options.engine.coding = coding;
+    let mut save = repository.save(&AppName::new("train").expect("a name"), step, options).expect("save");
+    save.add_bytes("state", image).expect("add");
+    save.commit().expect("commit");
+}
+
+fn save(repository: &Repository, step: u64, image: &[u8]) {
+    save_as(repository, step, image, Preference::Fixed(Coding::new(Codec::Zstd, 8).of_delta(), 1));
+}
+
+fn checkpoint<T>(
+    repository: &Repository,
+    step: u64,
+    look: impl FnOnce(&stdchk::Checkpoint) -> Result<T>,
+) -> Result<T> {
+    let reading = repository.read()?;
+    let entry = Spec::parse(&format!("train@{step}"))?.find(&reading.state)?[0].clone();
+    look(&repository.checkpoint(&reading, &entry)?)
+}
+
+fn read(repository: &Repository, step: u64) -> Result<Vec<u8>> {
+    checkpoint(repository, step, |checkpoint| {
+        let mut bytes = Vec::new();
+        checkpoint.write_to(checkpoint.member("state", None)?, &mut bytes, &|_| {})?;
+        Ok(bytes)
+    })
+}
+
+fn has_deltas(repository: &Repository, step: u64) -> bool {
+    let codecs =
+        checkpoint(repository, step, |checkpoint| checkpoint.codecs(checkpoint.member("state", None)?));
+    codecs.expect("codecs").iter().any(|codec| codec.starts_with("delta+"))
+}
+
+fn forget(repository: &Repository, step: u64) {
+    let reading = repository.read().expect("read");
+    let id =
+        Spec::parse(&format!("train@{step}")).expect("spec").find(&reading.state).expect("there")[0].id();
+    drop(reading);
+    repository.forget(&[id]).expect("forget");
+}
+
+fn is_clean(repository: &Repository) -> bool {
+    let reading = repository.read().expect("read");
+    repository.verify(&reading, None, &|_, _| {}).expect("verify").is_clean()
+}
+
+#[test]
+fn a_base_stays_as_long_as_what_was_subtracted_from_it() {
+    let fs = Arc::new(SimFs::new());
+    let repository = open(&fs);
+    let mut random = Random::new(1);
+    let mut image = random.bytes(200 * 4096);
+    let mut states = Vec::new();
+    for step in 0..4 {
+        save(&repository, step, &image);
+        states.push(image.clone());
+        generate::drift(&mut image, 70, &mut random);
+    }
+    assert!(!has_deltas(&repository, 0) && has_deltas(&repository, 1) && has_deltas(&repository, 3));
+    for dropped in 0..3 {
+        forget(&repository, dropped);
+        collect(&repository.ground(), true).expect("gc");
+        collect(&repository.ground(), true).expect("gc");
+        for step in dropped + 1..4 {
+            assert!(
+                read(&repository, step).expect("read") == states[step as usize],
+                "{step} after {dropped}"
+            );
+        }
+        assert!(is_clean(&repository));
+    }
+    forget(&repository, 3);
+    (0..3).for_each(|_| drop(collect(&repository.ground(), true).expect("gc")));
+    let left = fs.files().into_iter().filter(|(path, _)| path.starts_with("packs/")).count();
+    assert_eq!(left, 0, "nothing refers to the bases any more");
+}
+
+#[test]
+fn a_base_may_be_moved_by_compaction() {
+    let fs = Arc::new(SimFs::new());
+    let repository = open(&fs);
+    let mut random = Random::new(2);
+    let first = random.bytes(400 * 4096);
+    save(&repository, 0, &first);
+    // Most pages are rewritten; those left drift, so that little of the first pack is needed, as bases only.
+    let mut second = first.clone();
+    random.fill(&mut second[80 * 4096..]);
+    generate::drift(&mut second[..80 * 4096], 100, &mut random);
+    save(&repository, 1, &second);
+    assert!(has_deltas(&repository, 1));
+    forget(&repository, 0);
+    let done = collect(&repository.ground(), true).expect("gc");
+    assert!(!done.compacted.is_empty(), "the first pack is mostly dead");
+    (0..3).for_each(|_| drop(collect(&repository.ground(), true).expect("gc")));
+    assert!(read(&repository, 1).expect("read") == second);
+    assert!(is_clean(&repository));
+    // What comes next is subtracted from the base where it lies now.
+    let mut third = second.clone();
+    generate::drift(&mut third, 50, &mut random);
+    save(&repository, 2, &third);
+    assert!(has_deltas(&repository, 2));
+    forget(&repository, 1);
+    (0..3).for_each(|_| drop(collect(&repository.ground(), true).expect("gc")));
+    assert!(read(&repository, 2).expect("read") == third);
+    assert!(is_clean(&repository));
+    // Packs with deltas are compacted, too.
+    let mut fourth = third.clone();
+    random.fill(&mut fourth[40 * 4096..]);
+    save(&repository, 3, &fourth);
+    forget(&repository, 2);
+    (0..4).for_each(|_| drop(collect(&repository.ground(), true).expect("gc")));
+    assert!(read(&repository, 3).expect("read") == fourth);
+    assert!(is_clean(&repository));
+}
+
+#[test]
+fn what_is_kept_for_bases_does_not_grow() {
+    let fs = Arc::new(SimFs::new());
+    let repository = open(&fs);
+    let mut random = Random::new(3);
+    let mut image = random.bytes(300 * 4096);
+    for step in 0..12 {
+        save_as(&repository, step, &image, Preference::Auto(Prefer::Space));
+        assert!(read(&repository, step).expect("read") == image, "step {step}");
+        if step > 0 {
+            forget(&repository, step - 1);
+        }
+        generate::drift(&mut image, 60, &mut random);
+    }
+    assert!(has_deltas(&repository, 11));
+    (0..3).for_each(|_| drop(collect(&repository.ground(), true).expect("gc")));
+    let packs = fs.files().into_iter().filter(|(path, _)| path.starts_with("packs/"));
+    let bytes: usize = packs.map(|(_, bytes)| bytes.len()).sum();
+    assert!(bytes < image.len() * 3, "{bytes} bytes are kept for an image of {}", image.len());
+    assert!(is_clean(&repository));
+}
+
+#[test]
+fn a_damaged_base_hurts_all_that_need_it_and_is_not_built_upon() {
+    let fs = Arc::new(SimFs::new());
+    let repository = open(&fs);
+    let mut random = Random::new(4);
+    let first = random.bytes(100 * 4096);
+    save(&repository, 0, &first);
+    let (path, sealed) = fs.files().into_iter().find(|(path, _)| path.starts_with("packs/")).expect("a pack");
+    let mut second = first.clone();
+    generate::drift(&mut second, 100, &mut random);
+    save(&repository, 1, &second);
+    let mut torn = sealed.clone();
+    torn[50_000] ^= 1;
+    fs.overwrite(&path, torn);
+    let repository = open(&fs);
+    assert!(read(&repository, 1).is_err());
+    let reading = repository.read().expect("read");
+    let report = repository.verify(&reading, None, &|_, _| {}).expect("verify");
+    assert_eq!(report.damage.len(), 1, "the base is damaged, not what was subtracted from it");
+    assert!(report.checkpoints.iter().all(|checkpoint| !checkpoint.health.is_whole()));
+    drop(reading);
+    let reading = repository.read().expect("read");
+    let offered = repository.newest_whole(&reading, &Spec::parse("train").expect("spec"), Look::Quick);
+    assert!(offered.expect("a look").0.is_none());
+    drop(reading);
+    // The same state again needs nothing of what is damaged.
+    save(&repository, 2, &second);
+    assert!(read(&repository, 2).expect("read") == second);
+    // Once the old bytes are there again, all is mended.
+    save_as(&repository, 3, &first, Preference::Fixed(Coding::NONE, 1));
+    let reading = repository.read().expect("read");
+    let report = repository.verify(&reading, None, &|_, _| {}).expect("verify");
+    let done = repair(&repository.ground(), &reading.state, &report.damage, false).expect("repair");
+    assert_eq!((done.mended.len(), done.lost.len()), (1, 0));
+    assert!(fs.files()[&path] == sealed);
+    drop(reading);
+    assert!(is_clean(&repository) && read(&repository, 1).expect("read") == second);
+}
+
+#[test]
+fn a_damaged_difference_is_made_again_from_its_base() {
+    let fs = Arc::new(SimFs::new());
+    let repository = open(&fs);
+    let mut random = Random::new(5);
+    let first = random.bytes(100 * 4096);
+    save(&repository, 0, &first);
+    let before: Vec<String> = fs.files().into_keys().collect();
+    let mut second = first.clone();
+    generate::drift(&mut second, 100, &mut random);
+    save(&repository, 1, &second);
+    let mut files = fs.files().into_iter();
+    let is_new = |path: &String| path.starts_with("packs/") && !before.contains(path);
+    let (path, sealed) = files.find(|(path, _)| is_new(path)).expect("a pack");
+    let mut torn = sealed.clone();
+    torn[1000] ^= 1;
+    fs.overwrite(&path, torn);
+    let repository = open(&fs);
+    assert!(read(&repository, 1).is_err() && read(&repository, 0).expect("whole") == first);
+    let reading = repository.read().expect("read");
+    assert!(!repository.verify(&reading, None, &|_, _| {}).expect("verify").is_clean());
+    drop(reading);
+    save_as(&repository, 2, &second, Preference::Fixed(Coding::NONE, 1));
+    let reading = repository.read().expect("read");
+    let report = repository.verify(&reading, None, &|_, _| {}).expect("verify");
+    let done = repair(&repository.ground(), &reading.state, &report.damage, false).expect("repair");
+    assert_eq!((done.mended.len(), done.lost.len()), (1, 0));
+    assert!(fs.files()[&path] == sealed);
+    assert!(read(&repository, 1).expect("read") == second);
+}
