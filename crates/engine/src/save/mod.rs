@@ -53,7 +53,7 @@ pub use rewrite::Rewriter;
 pub use unit::Source;
 
 /// Chunks of the parent that are looked up by hash from the start; a larger parent is found through the index.
-const PARENT_CHUNKS_PRELOADED: u64 = 64 << 10;
+const PARENT_CHUNKS_PRELOADED: u64 = 16 << 10;
 
 /// The parent's part of the same rank: what to compare with.
 pub struct Parent {
