@@ -17,7 +17,7 @@ pub fn pack(session: u64, number: u32) -> PackName {
 /// A session that saves `melt` at a step, for tests.
 pub fn writer(id: u64, step: u64) -> Op {
     let kind = SessionKind::Writer { app: app(), step, parts: None };
-    Op::Open(SessionEntry { id: SessionId(id), kind, owner: Owner::default(), lease_ms: 1000 })
+    Op::Open(SessionEntry { id: SessionId(id), kind, owner: Owner::default(), lease_ms: 1000, since_ns: 0 })
 }
 
 /// A commit of that session, for tests.
@@ -36,6 +36,7 @@ pub fn commit(id: u64, step: u64, revived: &[PackName]) -> Op {
         bytes: 10,
         tally: TallyEntry::default(),
         written: 11,
+        took_ms: 4,
     };
     Op::Commit(SessionId(id), Box::new(checkpoint), revived.to_vec())
 }

@@ -17,10 +17,12 @@ use std::time::Duration;
 
 use stdchk_object::{Result, SessionId};
 
-pub use op::{CheckpointEntry, ChunkRange, Durability, Op, Owner, PartEntry, SessionEntry, SessionKind};
+pub use op::{
+    CheckpointEntry, ChunkRange, Durability, Op, Owner, PartEntry, Restart, SessionEntry, SessionKind,
+};
 pub use policy::Policy;
 pub use record::Record;
-pub use state::{App, Forward, OpenSession, State};
+pub use state::{App, Forward, History, OpenSession, SaveSample, State};
 
 /// Decides what to append, given the newest state. It may be called again when others were faster.
 pub type Decide<'a> = dyn FnMut(&State) -> Result<Vec<Op>> + 'a;

@@ -68,6 +68,8 @@ pub struct SessionEntry {
     pub owner: Owner,
     /// How long it may be silent before it is suspected, in milliseconds.
     pub lease_ms: u64,
+    /// When it was opened, in nanoseconds since 1970.
+    pub since_ns: i64,
 }
 
 /// A part that was added to a session.
@@ -110,6 +112,28 @@ pub struct CheckpointEntry {
     pub tally: TallyEntry,
     /// Bytes of packs that this save wrote, metadata included.
     pub written: u64,
+    /// How long the save took, from its beginning until all was stored, in milliseconds.
+    pub took_ms: u64,
+}
+
+/// That an application went on from a checkpoint, most likely after a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Restart {
+    /// When, in nanoseconds since 1970.
+    pub time_ns: i64,
+    /// How long the restore took, in milliseconds.
+    pub took_ms: u64,
+}
+
+impl Restart {
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        out.zigzag(self.time_ns);
+        out.varint(self.took_ms);
+    }
+
+    pub(crate) fn decode(reader: &mut Reader) -> Result<Restart> {
+        Ok(Restart { time_ns: reader.zigzag()?, took_ms: reader.varint()? })
+    }
 }
 
 /// [`Tally`] with the derives that a state needs.
@@ -173,6 +197,8 @@ pub enum Op {
     Damage(PackName, Vec<ChunkRange>),
     /// A pack is whole again, or gone.
     Heal(Vec<PackName>),
+    /// An application went on from one of its checkpoints.
+    Restarted(AppName, Restart),
 }
 
 impl Op {
@@ -191,6 +217,7 @@ impl Op {
             Op::Unforward(..) => 11,
             Op::Damage(..) => 12,
             Op::Heal(..) => 13,
+            Op::Restarted(..) => 14,
         }
     }
 
@@ -233,6 +260,10 @@ impl Op {
                     table.encode(&mut body);
                 }
             }
+            Op::Restarted(app, restart) => {
+                body.string(app.as_str());
+                restart.encode(&mut body);
+            }
             Op::Damage(pack, ranges) => {
                 body.raw(&pack.to_bytes());
                 encode_ranges(ranges, &mut body);
@@ -261,6 +292,7 @@ impl Op {
             11 => Op::Unforward(decode_packs(r)?),
             12 => Op::Damage(PackName::decode(r)?, decode_ranges(r)?),
             13 => Op::Heal(decode_packs(r)?),
+            14 => Op::Restarted(AppName::decode(r)?, Restart::decode(r)?),
             other => {
                 let text = format!("the log holds an operation {other} that this program does not know");
                 return Err(Error::new(Kind::Unsupported, text));
@@ -294,6 +326,7 @@ impl SessionEntry {
         out.u64(self.id.0);
         self.owner.encode(out);
         out.varint(self.lease_ms);
+        out.zigzag(self.since_ns);
         match &self.kind {
             SessionKind::Reader => out.u8(0),
             SessionKind::Upkeep => out.u8(1),
@@ -310,6 +343,7 @@ impl SessionEntry {
         let id = SessionId(reader.u64()?);
         let owner = Owner::decode(reader)?;
         let lease_ms = reader.varint()?;
+        let since_ns = reader.zigzag()?;
         let kind = match reader.u8()? {
             0 => SessionKind::Reader,
             1 => SessionKind::Upkeep,
@@ -323,7 +357,7 @@ impl SessionEntry {
             },
             _ => return Err(reader.corrupt("unknown kind of session")),
         };
-        Ok(SessionEntry { id, kind, owner, lease_ms })
+        Ok(SessionEntry { id, kind, owner, lease_ms, since_ns })
     }
 }
 
@@ -359,6 +393,7 @@ impl CheckpointEntry {
         out.varint(self.bytes);
         Tally::from(self.tally).encode(out);
         out.varint(self.written);
+        out.varint(self.took_ms);
     }
 
     pub(crate) fn decode(reader: &mut Reader) -> Result<CheckpointEntry> {
@@ -375,6 +410,7 @@ impl CheckpointEntry {
             bytes: reader.varint()?,
             tally: Tally::decode(reader)?.into(),
             written: reader.varint()?,
+            took_ms: reader.varint()?,
         })
     }
 }

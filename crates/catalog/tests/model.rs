@@ -348,6 +348,7 @@ impl Model for Protocol {
                     kind: SessionKind::Reader,
                     owner: Owner::default(),
                     lease_ms: 1,
+                    since_ns: 0,
                 };
                 append(&mut world.state, vec![Op::Open(entry)]);
                 let newest =
@@ -362,8 +363,13 @@ impl Model for Protocol {
             }
             Action::CompactPlan => {
                 let id = SessionId(2000);
-                let entry =
-                    SessionEntry { id, kind: SessionKind::Upkeep, owner: Owner::default(), lease_ms: 1 };
+                let entry = SessionEntry {
+                    id,
+                    kind: SessionKind::Upkeep,
+                    owner: Owner::default(),
+                    lease_ms: 1,
+                    since_ns: 0,
+                };
                 append(&mut world.state, vec![Op::Open(entry)]);
                 let live =
                     world.live_chunks().into_iter().filter(|chunk| chunk.0 == x()).map(|chunk| chunk.1);

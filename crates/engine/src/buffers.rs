@@ -3,6 +3,8 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex};
 
+use memmap2::{MmapMut, MmapOptions};
+
 use crate::vault::locked;
 
 /// The buffers.
@@ -11,38 +13,89 @@ pub struct Buffers(Arc<Supply>);
 
 struct Supply {
     /// The one given back last is taken first: most of it is still in the processor's cache.
-    free: Mutex<Vec<Vec<u8>>>,
+    free: Mutex<Vec<Memory>>,
     given_back: Condvar,
+    /// What a buffer usually needs at most.
+    size: usize,
     /// Memory of loose buffers that are gone, to be used again: memory that was never touched is slow to get.
     spare: Mutex<Vec<Vec<u8>>>,
 }
 
 /// Loose buffers whose memory is kept.
 const SPARE_MAX: usize = 16;
+/// A buffer of which no more is needed is not worth a mapping.
+const SMALL: usize = 256 << 10;
+
+/// Memory of a buffer. Large ones are mapped all at once: getting their pages one by one, as they are touched, takes several
+/// times as long, above all on a virtual machine.
+enum Memory {
+    Small(Vec<u8>),
+    Mapped(MmapMut),
+}
+
+impl Memory {
+    fn len(&self) -> usize {
+        self.bytes().len()
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Memory::Small(bytes) => bytes,
+            Memory::Mapped(bytes) => bytes,
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Memory::Small(bytes) => bytes,
+            Memory::Mapped(bytes) => bytes,
+        }
+    }
+
+    /// Makes it at least so long; what is in it stays.
+    fn grow(&mut self, len: usize, usual: usize) {
+        if self.len() >= len {
+            return;
+        }
+        let mapped = (len > SMALL).then(|| MmapOptions::new().len(len.max(usual)).populate().map_anon());
+        match (mapped, &mut *self) {
+            (Some(Ok(mut mapped)), _) => {
+                mapped[..self.len()].copy_from_slice(self.bytes());
+                *self = Memory::Mapped(mapped);
+            }
+            (_, Memory::Small(bytes)) => bytes.resize(len.next_power_of_two().min(usual.max(len)), 0),
+            (_, Memory::Mapped(bytes)) => {
+                let mut longer = bytes.to_vec();
+                longer.resize(len, 0);
+                *self = Memory::Small(longer);
+            }
+        }
+    }
+}
 
 impl Buffers {
-    /// `count` buffers; their memory is taken when they are first used.
-    pub fn new(count: usize) -> Buffers {
-        let free = Mutex::new(vec![Vec::new(); count]);
-        Buffers(Arc::new(Supply { free, given_back: Condvar::new(), spare: Mutex::default() }))
+    /// `count` buffers of about `size` bytes; their memory is taken when they are first used.
+    pub fn new(count: usize, size: usize) -> Buffers {
+        let free = Mutex::new((0..count).map(|_| Memory::Small(Vec::new())).collect());
+        Buffers(Arc::new(Supply { free, given_back: Condvar::new(), size, spare: Mutex::default() }))
     }
 
     /// A buffer without bytes; waits for one to be given back.
     pub fn take(&self) -> Buffer {
         let mut free = locked(&self.0.free);
-        let bytes = loop {
+        let memory = loop {
             match free.pop() {
-                Some(bytes) => break bytes,
+                Some(memory) => break memory,
                 None => free = self.0.given_back.wait(free).unwrap_or_else(|poisoned| poisoned.into_inner()),
             }
         };
-        Buffer { bytes, len: 0, loose: false, supply: self.0.clone() }
+        Buffer { memory, len: 0, loose: false, supply: self.0.clone() }
     }
 }
 
 /// A buffer that returns when it is dropped.
 pub struct Buffer {
-    bytes: Vec<u8>,
+    memory: Memory,
     len: usize,
     loose: bool,
     supply: Arc<Supply>,
@@ -51,18 +104,15 @@ pub struct Buffer {
 impl Buffer {
     /// Makes it so long, with whatever is in it.
     pub fn set_len(&mut self, len: usize) {
-        if self.bytes.len() < len {
-            self.bytes.resize(len, 0);
-        }
+        self.memory.grow(len, self.supply.size);
         self.len = len;
     }
 
-    /// Adds bytes at its end. Memory that is not needed is never touched.
+    /// Adds bytes at its end.
     pub fn append(&mut self, bytes: &[u8]) {
-        let (over, beyond) = bytes.split_at(bytes.len().min(self.bytes.len() - self.len));
-        self.bytes[self.len..self.len + over.len()].copy_from_slice(over);
-        self.bytes.extend_from_slice(beyond);
-        self.len += bytes.len();
+        let start = self.len;
+        self.set_len(start + bytes.len());
+        self.memory.bytes_mut()[start..self.len].copy_from_slice(bytes);
     }
 
     /// The same bytes, and room for few more, in a loose buffer: one that nobody waits for.
@@ -74,7 +124,7 @@ impl Buffer {
         drop(spare);
         bytes.clear();
         bytes.extend_from_slice(&self);
-        Buffer { bytes, len: self.len, loose: true, supply: self.supply.clone() }
+        Buffer { memory: Memory::Small(bytes), len: self.len, loose: true, supply: self.supply.clone() }
     }
 
     /// Whether nobody waits for it.
@@ -86,27 +136,29 @@ impl Buffer {
 impl Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        &self.memory.bytes()[..self.len]
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[..self.len]
+        &mut self.memory.bytes_mut()[..self.len]
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let bytes = std::mem::take(&mut self.bytes);
-        if self.loose {
-            let mut spare = locked(&self.supply.spare);
-            if spare.len() < SPARE_MAX {
-                spare.push(bytes);
+        match std::mem::replace(&mut self.memory, Memory::Small(Vec::new())) {
+            Memory::Small(bytes) if self.loose => {
+                let mut spare = locked(&self.supply.spare);
+                if spare.len() < SPARE_MAX {
+                    spare.push(bytes);
+                }
             }
-        } else {
-            locked(&self.supply.free).push(bytes);
-            self.supply.given_back.notify_one();
+            memory => {
+                locked(&self.supply.free).push(memory);
+                self.supply.given_back.notify_one();
+            }
         }
     }
 }

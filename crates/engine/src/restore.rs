@@ -83,7 +83,7 @@ impl Reader<'_> {
     ) -> Result<()> {
         let fitting = self.memory / MEMORY_PART / self.blob.leaf_bytes() as usize;
         let limit = (self.workers.count() * AHEAD).min(fitting).max(1);
-        let buffers = Buffers::new(limit);
+        let buffers = Buffers::new(limit, self.blob.leaf_bytes() as usize);
         let scratches = Arc::new(Mutex::new(Vec::<Scratch>::new()));
         let job = Arc::new(job);
         let mut under_way: VecDeque<(Option<Answer<T>>, u64)> = VecDeque::new();

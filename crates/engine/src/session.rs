@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 
@@ -27,6 +27,12 @@ pub fn random_u64() -> Result<u64> {
         .map_err(|error| Error::new(Kind::Io, format!("the system gives no random numbers: {error}")))
 }
 
+/// Nanoseconds since 1970.
+pub fn now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
 /// Opens a session in the catalog without keeping it alive; its id, and the state right after.
 pub fn open_session(
     catalog: &dyn Catalog,
@@ -36,7 +42,7 @@ pub fn open_session(
 ) -> Result<(SessionId, Arc<State>)> {
     let id = SessionId(random_u64()?);
     let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
-    let entry = SessionEntry { id, kind, owner: owner.clone(), lease_ms };
+    let entry = SessionEntry { id, kind, owner: owner.clone(), lease_ms, since_ns: now_ns() };
     catalog.beat(id)?;
     let state = catalog.append(false, &mut |_| Ok(vec![Op::Open(entry.clone())]))?;
     Ok((id, state))

@@ -58,11 +58,7 @@ fn is_other(owner: &Owner, state: Option<(bool, u64)>) -> bool {
     state.is_some_and(|(is_zombie, start)| is_zombie || start != owner.pid_start)
 }
 
-/// The time, in nanoseconds since 1970.
-pub fn now_ns() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
-}
+pub use stdchk_engine::session::now_ns;
 
 #[cfg(test)]
 mod tests {

@@ -57,6 +57,7 @@ mod host;
 mod naming;
 mod repository;
 mod save;
+pub mod study;
 mod transfer;
 mod walk;
 
@@ -74,7 +75,9 @@ pub use host::now_ns;
 pub use naming::{Conventional, Spec, by_convention};
 pub use repository::{Reading, Repository, parse_durability};
 pub use save::{Add, ParentChoice, SCRIPT_LEASE, Save, SaveOptions, Saved};
-pub use stdchk_catalog::{App, CheckpointEntry, Durability, OpenSession, Owner, Policy, SessionKind, State};
+pub use stdchk_catalog::{
+    App, CheckpointEntry, Durability, History, OpenSession, Owner, Policy, SaveSample, SessionKind, State,
+};
 pub use stdchk_codec::{Prefer, Preference};
 pub use stdchk_engine::{ChunkingChoice, DiffRange, Options, Sink, Stretch};
 pub use stdchk_model as model;

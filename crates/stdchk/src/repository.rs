@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use stdchk_catalog::{Catalog, Durability, Op, Owner, Policy, SessionKind, State};
+use stdchk_catalog::{Catalog, Durability, Op, Owner, Policy, Restart, SessionKind, State};
 use stdchk_catalog_objects::ObjectCatalog;
 use stdchk_engine::session::random_u64;
 use stdchk_engine::{Session, Vault, Workers};
@@ -21,7 +22,7 @@ use crate::host;
 /// The repository's own record.
 const RECORD: &str = "stdchk";
 /// The protocol that this program speaks, and no other.
-const FEATURE: &str = "log-1";
+const FEATURE: &str = "log-2";
 /// Memory for reading, unless set otherwise.
 const MEMORY: usize = 256 << 20;
 
@@ -218,6 +219,17 @@ impl Repository {
             Ok(if ids.is_empty() { Vec::new() } else { vec![Op::Drop(ids.to_vec())] })
         };
         self.catalog.append(true, &mut { drop_them }).map(drop)
+    }
+
+    /// Notes that an application went on from a checkpoint that took so long to restore, most likely after a failure:
+    /// [`History`](stdchk_catalog::History) has what follows from that. A repository that cannot be written notes nothing.
+    pub fn note_restart(&self, app: &AppName, took: Duration) {
+        let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let restart = Restart { time_ns: host::now_ns(), took_ms };
+        let noted = self.catalog.append(false, &mut |_| Ok(vec![Op::Restarted(app.clone(), restart)]));
+        if let Err(error) = noted {
+            tracing::debug!("the restart is not on record: {error}");
+        }
     }
 
     /// What upkeep works on.

@@ -136,6 +136,11 @@ pub enum Verb {
     },
     /// Say how often to save, what that costs, and what would help most
     Plan(PlanArgs),
+    /// Measure on your own files what the papers measured on theirs
+    #[command(subcommand)]
+    Study(StudyVerb),
+    /// Exit with 0 when a checkpoint is due now, and with 11 when it is not
+    Due(DueArgs),
     /// Begin a checkpoint to which several processes add; prints the session
     Begin {
         /// The application.
@@ -252,26 +257,69 @@ pub struct RestoreArgs {
     /// Replace files that are there already.
     #[arg(long)]
     pub overwrite: bool,
+    /// Only to look at it: do not count this as a restart after a failure, from which 'plan --app' and 'due' learn.
+    #[arg(long)]
+    pub inspect: bool,
+}
+
+/// What to measure.
+#[derive(Subcommand)]
+pub enum StudyVerb {
+    /// How much of each file is found in the one before it, by several ways to cut
+    Similarity(SimilarityArgs),
+}
+
+/// Files that follow each other.
+#[derive(Args)]
+pub struct SimilarityArgs {
+    /// The states of one thing, oldest first.
+    #[arg(required = true, num_args = 2.., value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub files: Vec<PathBuf>,
+    /// Bytes of each file that are studied.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse::bytes)]
+    pub limit: u64,
+    /// Window lengths and numbers of bits as in the paper's tables 5 to 7: takes long.
+    #[arg(long)]
+    pub sweep: bool,
+    /// Also draw it, as SVG.
+    #[arg(long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
+    pub plot: Option<PathBuf>,
+    /// Where stdchk itself saves the files meanwhile.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub scratch: Option<PathBuf>,
+}
+
+/// Whether to save now.
+#[derive(Args)]
+pub struct DueArgs {
+    /// The application.
+    pub app: String,
+    /// Mean time between interruptions of the job; by default what was measured.
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    pub mtti: Option<std::time::Duration>,
 }
 
 /// What is known of the job and its machine.
 #[derive(Args)]
 pub struct PlanArgs {
+    /// Use what was measured of this application for whatever is not given.
+    #[arg(long, value_name = "APP")]
+    pub app: Option<String>,
     /// Nodes that the job runs on; any of them that fails stops it.
     #[arg(long, default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     pub nodes: u64,
     /// Size of a checkpoint, all nodes together.
-    #[arg(long, value_name = "SIZE", value_parser = parse::bytes)]
-    pub ckpt_size: u64,
+    #[arg(long, value_name = "SIZE", value_parser = parse::bytes, required_unless_present = "app")]
+    pub ckpt_size: Option<u64>,
     /// What the store takes, all nodes together.
-    #[arg(long, value_name = "RATE", value_parser = parse::rate)]
-    pub bandwidth: u64,
+    #[arg(long, value_name = "RATE", value_parser = parse::rate, required_unless_present = "app")]
+    pub bandwidth: Option<u64>,
     /// Mean time between failures of one node.
-    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
-    pub node_mtti: std::time::Duration,
-    /// How long the job would run without checkpoints and failures.
-    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
-    pub solve_time: std::time::Duration,
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, required_unless_present = "app")]
+    pub node_mtti: Option<std::time::Duration>,
+    /// How long the job would run without checkpoints and failures; with --app a day, if it is not given.
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, required_unless_present = "app")]
+    pub solve_time: Option<std::time::Duration>,
     /// Time before the first byte of a checkpoint, for example to create files.
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     pub startup_time: Option<std::time::Duration>,
@@ -284,9 +332,9 @@ pub struct PlanArgs {
     /// Bandwidth through the middle of the network.
     #[arg(long, value_name = "RATE", value_parser = parse::rate)]
     pub bisection: Option<u64>,
-    /// Share of a checkpoint that deduplication leaves to write, in per cent.
-    #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = clap::value_parser!(u8).range(1..=100))]
-    pub new: u8,
+    /// Share of a checkpoint that deduplication leaves to write, in per cent; by default all of it.
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub new: Option<u8>,
     /// How many times smaller compression makes it.
     #[arg(long, value_name = "FACTOR", requires = "compress_speed")]
     pub compress_ratio: Option<f64>,

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod chart;
 mod commands;
 mod output;
 mod parse;

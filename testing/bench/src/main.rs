@@ -1,6 +1,6 @@
 //! `make bench`: every figure is a whole process, medians of several rounds, the contenders taking turns in each.
 //!
-//! `stdchk-bench [--mib N] [--rounds N] [--dir DIR]`; stdchk is taken from the folder of this program.
+//! `stdchk-bench [--mib N] [--rounds N] [--dir DIR] [--series generated|unaligned|lammps]`; stdchk is taken from the folder of this program.
 #![forbid(unsafe_code)]
 
 mod inputs;
@@ -32,10 +32,18 @@ fn main() {
     let work = tempfile::tempdir_in(base).expect("a folder to work in");
     let bench = Bench { stdchk, dir: work.path().to_owned(), rounds: option("--rounds", 5) };
     println!("{} rounds, medians; every figure is a whole process\n", bench.rounds);
-    let generated = inputs::generated(&bench.dir, option("--mib", 1024));
-    bench.series(&generated);
-    drop(generated);
-    bench.series(&inputs::unaligned(&bench.dir, option("--mib", 1024)));
+    let mut args = std::env::args().skip_while(|arg| arg != "--series");
+    let only = args.nth(1);
+    let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
+    if wanted("generated") {
+        bench.series(&inputs::generated(&bench.dir, option("--mib", 1024)));
+    }
+    if wanted("unaligned") {
+        bench.series(&inputs::unaligned(&bench.dir, option("--mib", 1024)));
+    }
+    if !wanted("lammps") {
+        return;
+    }
     if let Some(series) = inputs::gcore_of_lammps(&bench.dir) {
         bench.series(&series);
     } else {

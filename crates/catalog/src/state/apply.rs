@@ -2,7 +2,7 @@
 
 use stdchk_object::{Error, Kind, PackName, Result, SessionId};
 
-use super::{App, Forward, OpenSession, State};
+use super::{App, Forward, History, OpenSession, State};
 use crate::op::{CheckpointEntry, Op, SessionKind};
 use crate::record::Record;
 
@@ -26,7 +26,8 @@ impl State {
             | Op::SetPolicy(..)
             | Op::Unforward(_)
             | Op::Damage(..)
-            | Op::Heal(_) => Ok(()),
+            | Op::Heal(_)
+            | Op::Restarted(..) => Ok(()),
         }
     }
 
@@ -139,6 +140,9 @@ impl State {
                 for id in ids {
                     if let Some(app) = self.apps.get_mut(&id.app) {
                         app.checkpoints.remove(&(id.step, id.generation));
+                        if app.checkpoints.is_empty() {
+                            app.history = History::default();
+                        }
                     }
                 }
                 self.apps.retain(|_, app| *app != App::default());
@@ -170,6 +174,12 @@ impl State {
                 merge(known);
             }
             Op::Heal(packs) => packs.iter().for_each(|pack| _ = self.damaged.remove(pack)),
+            Op::Restarted(name, restart) => {
+                // One that is not known any more has no use for it.
+                if let Some(app) = self.apps.get_mut(name) {
+                    app.history.restarted(*restart);
+                }
+            }
         }
     }
 
@@ -180,6 +190,7 @@ impl State {
         let newest = app.checkpoints.range((step, 0)..=(step, u32::MAX)).next_back();
         let generation = newest.map_or(1, |(&(_, generation), _)| generation + 1);
         let entry = CheckpointEntry { generation, sequence: self.commits, ..checkpoint.clone() };
+        app.history.saved(&entry);
         app.checkpoints.insert((step, generation), entry);
     }
 }

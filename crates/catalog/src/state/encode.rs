@@ -3,7 +3,7 @@
 //! ```text
 //! varint number, varint commits
 //! sessions:   varint count; each: session entry, varint opened_at, varint parts, each a part entry
-//! apps:       varint count; each: string name, policy, varint checkpoints, each a checkpoint entry
+//! apps:       varint count; each: string name, policy, varint checkpoints, each a checkpoint entry, history
 //! condemned:  varint count; each: pack name, varint record
 //! forwards:   varint count; each: pack name, locator of the table, varint record
 //! damaged:    varint count; each: pack name, varint ranges, each varint from, varint to
@@ -13,7 +13,7 @@ use stdchk_object::envelope::{Sort, open, seal};
 use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{AppName, Error, Locator, PackName, Result};
 
-use super::{App, Forward, OpenSession, State};
+use super::{App, Forward, History, OpenSession, State};
 use crate::op::{CheckpointEntry, PartEntry, SessionEntry, decode_ranges, encode_ranges};
 use crate::policy::Policy;
 
@@ -36,6 +36,7 @@ impl State {
             app.policy.encode(&mut out);
             out.varint(app.checkpoints.len() as u64);
             app.checkpoints.values().for_each(|checkpoint| checkpoint.encode(&mut out));
+            app.history.encode(&mut out);
         }
         out.varint(self.condemned.len() as u64);
         for (pack, &at) in &self.condemned {
@@ -75,6 +76,7 @@ impl State {
                 let checkpoint = CheckpointEntry::decode(r)?;
                 app.checkpoints.insert((checkpoint.step, checkpoint.generation), checkpoint);
             }
+            app.history = History::decode(r)?;
             state.apps.insert(name, app);
         }
         for _ in 0..r.count(PackName::BYTES + 1)? {

@@ -7,6 +7,7 @@
 
 mod apply;
 mod encode;
+mod history;
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,8 @@ use stdchk_object::{AppName, CheckpointId, Locator, PackName, SessionId};
 
 use crate::op::{CheckpointEntry, ChunkRange, Op, PartEntry, SessionEntry, SessionKind};
 use crate::policy::Policy;
+
+pub use history::{History, SaveSample};
 
 /// A session that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +45,8 @@ pub struct App {
     pub policy: Policy,
     /// Its checkpoints by step and generation.
     pub checkpoints: BTreeMap<(u64, u32), CheckpointEntry>,
+    /// What was measured of it.
+    pub history: History,
 }
 
 impl App {

@@ -112,7 +112,7 @@ impl PartWriter {
 
     /// Gives memory back while the rest is written: that takes a while, and nothing need wait for it.
     fn free_buffers(&mut self) {
-        let buffers = std::mem::replace(&mut self.buffers, Buffers::new(0));
+        let buffers = std::mem::replace(&mut self.buffers, Buffers::new(0, 0));
         let known = std::mem::replace(&mut self.known, Known::new(0));
         drop(self.coder.workers.ask(move |_| {
             drop((buffers, known));

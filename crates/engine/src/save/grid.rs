@@ -24,7 +24,7 @@ pub const SEARCH_BYTES: u64 = 4 << 20;
 /// Bytes of an anchor that are looked for.
 const NEEDLE: usize = 32;
 /// Different bytes that a needle must have: what is the same everywhere leads nowhere.
-const NEEDLE_VARIETY: usize = 12;
+const NEEDLE_VARIETY: usize = 8;
 /// Places of needles that are tried.
 const PLACES_MAX: usize = 64;
 

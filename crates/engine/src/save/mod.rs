@@ -131,7 +131,7 @@ impl PartWriter {
         let coder = Coder::for_save(workers.clone(), vault.clone(), options.coding);
         let mut part = PartWriter {
             known: Known::new(options.known_bytes()),
-            buffers: Buffers::new(options.buffer_count()),
+            buffers: Buffers::new(options.buffer_count(), options.unit()),
             io: Workers::new(8, "stdchk-pack"),
             options,
             vault,

@@ -122,6 +122,7 @@ impl Repository {
             bytes: 0,
             tally: Tally::default().into(),
             written: 0,
+            took_ms: 0,
         }
     }
 

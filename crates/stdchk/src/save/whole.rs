@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use stdchk_catalog::{CheckpointEntry, Durability, Op, SessionKind};
 use stdchk_engine::{FinishedPart, PartWriter, Session};
@@ -21,18 +22,20 @@ pub struct Save<'a> {
     step: u64,
     parent: Option<CheckpointEntry>,
     part: PartWriter,
+    begun: Instant,
 }
 
 impl Repository {
     /// Begins to save a checkpoint.
     pub fn save(&self, app: &AppName, step: u64, mut options: SaveOptions) -> Result<Save<'_>> {
+        let begun = Instant::now();
         options.engine.durable = options.durability >= Durability::Local;
         options.engine.check()?;
         let kind = SessionKind::Writer { app: app.clone(), step, parts: None };
         let session = Session::open(self.catalog.clone(), kind, &self.owner(false))?;
         let parent = self.choose_parent(session.state(), app, &options.parent)?;
         let part = self.part_writer(session.id(), session.state(), &options, parent.as_ref())?;
-        Ok(Save { repository: self, session, options, app: app.clone(), step, parent, part })
+        Ok(Save { repository: self, session, options, app: app.clone(), step, parent, part, begun })
     }
 }
 
@@ -64,7 +67,7 @@ impl Save<'_> {
 
     /// Makes the checkpoint exist, at once and whole.
     pub fn commit(self) -> Result<Saved> {
-        let Save { repository, session, options, app, step, parent, part } = self;
+        let Save { repository, session, options, app, step, parent, part, begun } = self;
         if part.member_count() == 0 {
             part.abandon();
             return Err(Error::invalid("there is nothing to save"));
@@ -93,6 +96,7 @@ impl Save<'_> {
             bytes: part.bytes,
             tally: part.tally.into(),
             written,
+            took_ms: begun.elapsed().as_millis() as u64,
             ..repository.new_entry(&app, step, &manifest, at, options.durability)
         };
         let id = session.id();

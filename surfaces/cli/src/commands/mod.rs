@@ -9,13 +9,14 @@ mod save;
 mod sessions;
 mod shell;
 mod show;
+mod study;
 mod transfer;
 
 use serde_json::{Value, json};
 
 use stdchk::{CheckpointEntry, Error, Repository, Result, Tally};
 
-use crate::args::{Cli, Verb};
+use crate::args::{Cli, StudyVerb, Verb};
 use crate::output::Out;
 
 /// Does what was asked; the exit code.
@@ -39,7 +40,9 @@ pub fn run(cli: &Cli, out: &Out) -> Result<u8> {
         Verb::Import { input, app, step, engine } => {
             transfer::import(cli, out, input, app.as_deref(), *step, engine)
         }
-        Verb::Plan(args) => plan::plan(out, args),
+        Verb::Plan(args) => plan::plan(cli, out, args),
+        Verb::Due(args) => plan::due(cli, out, args),
+        Verb::Study(StudyVerb::Similarity(args)) => study::similarity(out, args),
         Verb::Begin { app, step, parts, lease } => sessions::begin(cli, out, app, *step, *parts, *lease),
         Verb::Add { session, paths, rank, replace, stdin_name, engine } => {
             sessions::add(cli, out, session, paths, (*rank, *replace), stdin_name, engine)

@@ -1,6 +1,7 @@
 //! restore, cat, latest: from the newest whole checkpoint.
 
 use std::io::Write;
+use std::time::Instant;
 
 use serde_json::json;
 
@@ -52,8 +53,12 @@ pub fn restore(repository: &Repository, out: &Out, args: &RestoreArgs) -> Result
     with_newest_whole(repository, out, &spec, |reading, entry| {
         let checkpoint = repository.checkpoint(reading, entry)?;
         let bar = out.progress("restoring", entry.bytes);
+        let begun = Instant::now();
         let restored = checkpoint.restore_to(&args.to, args.overwrite, &|n| bar.inc(n))?;
         bar.finish_and_clear();
+        if !args.inspect {
+            repository.note_restart(&entry.app, begun.elapsed());
+        }
         out.did(
             || {
                 let mut value = checkpoint_json(entry);

@@ -1,0 +1,90 @@
+//! The papers' experiments on the user's own data: what `stdchk-study` measures, and beside it what stdchk itself finds.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+pub use stdchk_study::{Cuts, Figures, Progress, WindowHash, similarity};
+
+use stdchk_catalog::Durability;
+use stdchk_codec::Preference;
+use stdchk_object::member::Tally;
+use stdchk_object::pack::{ChunkKind, Coding};
+use stdchk_object::{AppName, Error, Result};
+
+use crate::{Repository, SaveOptions};
+
+/// What stdchk finds of each file in those before it: they are saved one after the other into a repository of their own below `scratch`,
+/// which is removed at the end. The lengths of chunks are those of all that were stored.
+pub fn ours(files: &[PathBuf], limit: u64, scratch: &Path, progress: Progress) -> Result<Figures> {
+    if files.len() < 2 {
+        return Err(Error::invalid("two files or more are needed: each is compared with the one before it"));
+    }
+    let folder = Scratch::new(scratch)?;
+    let place = folder.0.to_str().ok_or_else(|| Error::invalid("the folder for scratch is not UTF-8"))?;
+    let repository = Repository::open_or_create(place)?;
+    let app = AppName::new("study")?;
+    let (mut bytes, mut shares) = (0, Vec::new());
+    let begun = Instant::now();
+    for (step, path) in files.iter().enumerate() {
+        let mut options = SaveOptions { durability: Durability::Staged, ..SaveOptions::default() };
+        options.engine.coding = Preference::Fixed(Coding::NONE, 0);
+        let cannot = |error| Error::io(format!("cannot study {}", path.display()), error);
+        let file = std::fs::File::open(path).map_err(cannot)?;
+        let mut save = repository.save(&app, step as u64, options)?;
+        save.add_stream("file", &mut std::io::Read::take(file, limit), progress)?;
+        let entry = save.commit()?.entry;
+        let tally = Tally::from(entry.tally);
+        if step > 0 && entry.bytes > 0 {
+            shares.push(1.0 - tally.new as f64 / entry.bytes as f64);
+        }
+        bytes += entry.bytes;
+    }
+    let seconds = begun.elapsed().as_secs_f64().max(1e-9);
+    let similarity = shares.iter().sum::<f64>() / shares.len().max(1) as f64;
+    let lengths = stored_lengths(&repository)?;
+    let mean = lengths.iter().map(|&len| f64::from(len)).sum::<f64>() / lengths.len().max(1) as f64;
+    let end = |len: Option<&u32>| len.map_or(0.0, |&len| f64::from(len));
+    Ok(Figures {
+        similarity,
+        throughput: bytes as f64 / seconds,
+        mean,
+        shortest: end(lengths.iter().min()),
+        longest: end(lengths.iter().max()),
+    })
+}
+
+/// The lengths of all chunks of data in a repository.
+fn stored_lengths(repository: &Repository) -> Result<Vec<u32>> {
+    let (ground, state) = (repository.ground(), repository.state()?);
+    let vault = ground.vault(&state);
+    let mut names = Vec::new();
+    ground.store.list(&mut |name, _| names.push(name))?;
+    let mut lengths = Vec::new();
+    for name in names {
+        let open = vault.open_named(name)?;
+        for run in open.footer.runs().iter().filter(|run| run.kind == ChunkKind::Data) {
+            lengths.extend((run.first_chunk..run.end_chunk()).map(|chunk| run.chunk_len(chunk)));
+        }
+    }
+    Ok(lengths)
+}
+
+/// A folder that is removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(parent: &Path) -> Result<Scratch> {
+        let path = parent.join(format!(".stdchk-study-{}", std::process::id()));
+        std::fs::create_dir_all(&path)
+            .map_err(|error| Error::io(format!("cannot create {}", path.display()), error))?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!("{} is left behind: {error}", self.0.display());
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! How much of a file is found in the one before it (the stdchk paper, section V.C, tables 3 to 7).
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use stdchk_object::error::Context;
+use stdchk_object::{Error, Result};
+
+use crate::cuts::Cuts;
+
+/// What one way to cut found.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// The share of the bytes of each file but the first that is found in the file before it, from 0 to 1; zeros count like any others.
+    pub similarity: f64,
+    /// Bytes a second that were read, cut and hashed.
+    pub throughput: f64,
+    /// Bytes of a chunk on average, and the means over all files of the shortest and of the longest one.
+    pub mean: f64,
+    /// See above.
+    pub shortest: f64,
+    /// See above.
+    pub longest: f64,
+}
+
+/// Is told of bytes that were read.
+pub type Progress<'p> = &'p dyn Fn(u64);
+
+/// Hashes of chunks: half of each is enough to count by.
+type Known = HashSet<u128>;
+
+#[derive(Default)]
+struct OneFile {
+    known: Known,
+    bytes: u64,
+    found: u64,
+    chunks: u64,
+    shortest: u64,
+    longest: u64,
+}
+
+/// Cuts files that follow each other, and compares each with the one before. Of each file at most `limit` bytes are read; memory is
+/// that of the hashes of two files.
+pub fn similarity(files: &[PathBuf], cuts: &Cuts, limit: u64, progress: Progress) -> Result<Figures> {
+    cuts.check()?;
+    if files.len() < 2 {
+        return Err(Error::invalid("two files or more are needed: each is compared with the one before it"));
+    }
+    let mut before: Option<Known> = None;
+    let mut shares = Vec::with_capacity(files.len() - 1);
+    let (mut bytes, mut chunks, mut shortest, mut longest) = (0u64, 0u64, 0.0, 0.0);
+    let begun = Instant::now();
+    for path in files {
+        let file = one_file(path, cuts, before.as_ref(), limit, progress)?;
+        if before.is_some() && file.bytes > 0 {
+            shares.push(file.found as f64 / file.bytes as f64);
+        }
+        bytes += file.bytes;
+        chunks += file.chunks;
+        shortest += file.shortest as f64 / files.len() as f64;
+        longest += file.longest as f64 / files.len() as f64;
+        before = Some(file.known);
+    }
+    let seconds = begun.elapsed().as_secs_f64().max(1e-9);
+    Ok(Figures {
+        similarity: shares.iter().sum::<f64>() / shares.len().max(1) as f64,
+        throughput: bytes as f64 / seconds,
+        mean: bytes as f64 / chunks.max(1) as f64,
+        shortest,
+        longest,
+    })
+}
+
+fn one_file(
+    path: &PathBuf,
+    cuts: &Cuts,
+    before: Option<&Known>,
+    limit: u64,
+    progress: Progress,
+) -> Result<OneFile> {
+    let what = || format!("cannot study {}", path.display());
+    let file = File::open(path).context(what)?;
+    let mut one = OneFile { shortest: u64::MAX, ..OneFile::default() };
+    let mut untold = 0;
+    cuts.each(&mut std::io::Read::take(file, limit), &mut |chunk| {
+        let hash = blake3::hash(chunk);
+        let hash = u128::from_le_bytes(*hash.as_bytes().first_chunk().expect("32 bytes"));
+        let len = chunk.len() as u64;
+        one.known.insert(hash);
+        one.bytes += len;
+        one.chunks += 1;
+        one.shortest = one.shortest.min(len);
+        one.longest = one.longest.max(len);
+        if before.is_some_and(|before| before.contains(&hash)) {
+            one.found += len;
+        }
+        untold += len;
+        if untold >= 1 << 20 {
+            progress(std::mem::take(&mut untold));
+        }
+    })
+    .map_err(|error| error.within(what()))?;
+    progress(untold);
+    if one.chunks == 0 {
+        one.shortest = 0;
+    }
+    Ok(one)
+}

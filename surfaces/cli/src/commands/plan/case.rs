@@ -1,0 +1,186 @@
+//! A machine and a job, and what the models make of them.
+
+use std::time::Duration;
+
+use stdchk::model::{self, Compression, Interval, Job, Latency, Overlay};
+use stdchk::{Error, History, Result};
+
+use crate::args::PlanArgs;
+use crate::output::size;
+
+const DAY: f64 = 86_400.0;
+const NO_INTERRUPTION: &str =
+    "no interruption of this application is on record, so how often it fails must be given: --node-mtti TIME";
+
+/// Seconds of work between two interruptions.
+pub fn mtti_of(history: &History) -> Option<f64> {
+    history.mtti_ms().map(|mtti| mtti as f64 / 1e3)
+}
+
+/// Seconds that a save usually takes.
+pub fn save_of(history: &History) -> Option<f64> {
+    // A clock of milliseconds sees nothing of what is faster.
+    history.usual_save_ms().map(|took| (took as f64 / 1e3).max(0.5e-3))
+}
+
+/// What the history of an application says.
+struct Measured {
+    bytes: f64,
+    /// The share of the bytes that is new.
+    new: f64,
+    /// New bytes stored in a second, everything included.
+    rate: f64,
+    restore: Option<f64>,
+}
+
+impl Measured {
+    fn of(history: &History) -> Result<Measured> {
+        let (Some(newest), Some(save)) = (history.saves().last(), save_of(history)) else {
+            return Err(Error::invalid("nothing was measured of this application yet"));
+        };
+        let later: Vec<_> =
+            history.saves().iter().filter(|save| save.pause_ms > 0 && save.bytes > 0).collect();
+        let shares = later.iter().map(|save| save.new as f64 / save.bytes as f64);
+        let new = if later.is_empty() { 1.0 } else { shares.sum::<f64>() / later.len() as f64 };
+        // A save in which nothing is new still takes its time.
+        let new = new.clamp(1e-6, 1.0);
+        let bytes = newest.bytes.max(1) as f64;
+        let restore = history.usual_restore_ms().map(|took| took as f64 / 1e3);
+        Ok(Measured { bytes, new, rate: bytes * new / save, restore })
+    }
+}
+
+/// What the models make of a machine and a job.
+#[derive(Clone)]
+pub struct Case {
+    solve: f64,
+    mtti: f64,
+    startup: f64,
+    restart: Option<f64>,
+    bytes: f64,
+    new: f64,
+    link: f64,
+    bisection: f64,
+    store: f64,
+    compression: Option<Compression>,
+    overlay: Option<Overlay>,
+}
+
+impl Case {
+    /// From what the user says, and where that is silent, from what was measured.
+    pub fn of(args: &PlanArgs, history: Option<&History>) -> Result<Case> {
+        let measured = history.map(Measured::of).transpose()?;
+        let nodes = args.nodes as f64;
+        let speed = |rate: u64| rate as f64 * nodes;
+        let compression = match (args.compress_ratio, args.compress_speed) {
+            (Some(ratio), Some(compress)) if ratio.is_finite() && ratio >= 1.0 => Some(Compression {
+                saved: 1.0 - 1.0 / ratio,
+                compress: speed(compress),
+                decompress: speed(args.decompress_speed.unwrap_or(compress)),
+            }),
+            (Some(ratio), _) => {
+                return Err(Error::invalid(format!("--compress-ratio must be 1 or more, not {ratio}")));
+            }
+            _ => None,
+        };
+        let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
+        let known = |given: Option<f64>, of: fn(&Measured) -> f64| given.or(measured.as_ref().map(of));
+        let missing =
+            || Error::invalid("--ckpt-size, --bandwidth and --node-mtti are needed where no --app is given");
+        let mtti = seconds(args.node_mtti).map(|mtti| mtti / nodes);
+        let bytes =
+            known(args.ckpt_size.map(|size| size as f64), |measured| measured.bytes).ok_or_else(missing)?;
+        Ok(Case {
+            solve: seconds(args.solve_time).unwrap_or(DAY),
+            mtti: match mtti.or(history.and_then(mtti_of)) {
+                Some(mtti) => mtti,
+                None if args.app.is_some() => return Err(Error::invalid(NO_INTERRUPTION)),
+                None => return Err(missing()),
+            },
+            startup: seconds(args.startup_time).unwrap_or(0.0),
+            restart: seconds(args.restart_time).or(measured.as_ref().and_then(|measured| measured.restore)),
+            bytes,
+            new: known(args.new.map(|percent| f64::from(percent) / 100.0), |measured| measured.new)
+                .unwrap_or(1.0),
+            link: args.link_bandwidth.map_or(f64::INFINITY, speed),
+            bisection: args.bisection.map_or(f64::INFINITY, |rate| rate as f64),
+            store: known(args.bandwidth.map(|rate| rate as f64), |measured| measured.rate)
+                .ok_or_else(missing)?,
+            compression,
+            overlay: args.overlay.map(|memory| Overlay { memory: memory as f64 }),
+        })
+    }
+
+    fn latency(&self, bytes: f64) -> Latency {
+        let Case { startup, link, bisection, store, .. } = *self;
+        Latency { startup, bytes, link, bisection, store }
+    }
+
+    fn kept(&self) -> f64 {
+        self.compression.map_or(1.0, |compression| 1.0 - compression.saved)
+    }
+
+    /// The job, and the shortest interval that the overlay allows.
+    pub fn job(&self) -> model::Result<(Job, f64)> {
+        let new = self.bytes * self.new;
+        let latency = self.latency(new * self.kept());
+        let (written, least) = match &self.overlay {
+            None => (latency.time()?, 0.0),
+            Some(overlay) => (overlay.time(&latency)?, overlay.drain(&latency)?),
+        };
+        // Compressing overlaps with writing: the slower counts.
+        let compressed =
+            self.compression.map_or(0.0, |compression| self.startup + new / compression.compress);
+        let read = self.latency(self.bytes * self.kept()).time()?;
+        let decompressed = self.compression.map_or(0.0, |c| self.startup + self.bytes / c.decompress);
+        let restart = self.restart.unwrap_or(read.max(decompressed));
+        Ok((Job { solve: self.solve, checkpoint: written.max(compressed), restart, mtti: self.mtti }, least))
+    }
+
+    pub fn best(&self) -> model::Result<(Job, Interval)> {
+        let (job, least) = self.job()?;
+        Ok((job, Interval::at_least(&job, least)?))
+    }
+
+    fn efficiency(&self) -> Option<f64> {
+        self.best().ok().map(|(job, best)| job.solve / best.expected)
+    }
+
+    /// Whether compression pays, for people.
+    pub fn verdict(&self) -> model::Result<Option<String>> {
+        let Some(compression) = self.compression else { return Ok(None) };
+        let (limit, rate) = (compression.break_even()?, self.latency(0.0).bandwidth()?);
+        let verdict = if rate < limit { "pays" } else { "does not pay" };
+        Ok(Some(format!(
+            "Compression {verdict} when it is waited for: it does below {}/s, and checkpoints are written at {}/s.",
+            size(limit as u64),
+            size(rate as u64)
+        )))
+    }
+
+    /// What could be changed, and the share of work that would follow, best first.
+    pub fn levers(&self) -> Vec<(&'static str, f64)> {
+        let mut levers = vec![
+            ("twice the bandwidth of the store", Case { store: 2.0 * self.store, ..self.clone() }),
+            ("half as many bytes to write, by deduplication", Case { new: self.new / 2.0, ..self.clone() }),
+            ("nodes that fail half as often", Case { mtti: 2.0 * self.mtti, ..self.clone() }),
+        ];
+        if self.link.min(self.bisection).is_finite() {
+            levers.push((
+                "network of twice the bandwidth",
+                Case { link: 2.0 * self.link, bisection: 2.0 * self.bisection, ..self.clone() },
+            ));
+            if self.overlay.is_none() {
+                let overlay = Some(Overlay { memory: self.bytes * self.new * self.kept() });
+                levers.push(("memory of other nodes for one checkpoint", Case { overlay, ..self.clone() }));
+            }
+        }
+        if self.compression.is_some() {
+            levers.push(("no compression", Case { compression: None, ..self.clone() }));
+        }
+        let known = levers.into_iter().filter_map(|(what, case)| Some((what, case.efficiency()?)));
+        let mut known: Vec<_> = known.collect();
+        known.sort_by(|a, b| b.1.total_cmp(&a.1));
+        known
+    }
+}

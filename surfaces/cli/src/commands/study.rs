@@ -1,0 +1,153 @@
+//! study: the papers' experiments on the user's own files.
+
+use serde_json::json;
+
+use stdchk::Result;
+use stdchk::study::{self, Cuts, Figures, WindowHash};
+
+use crate::args::SimilarityArgs;
+use crate::chart;
+use crate::output::{Out, size, table};
+
+/// One way to cut, and what it found.
+struct Found {
+    name: String,
+    cuts: Option<Cuts>,
+    figures: Figures,
+}
+
+pub fn similarity(out: &Out, args: &SimilarityArgs) -> Result<u8> {
+    if let Some(path) = &args.plot {
+        chart::check_name(path)?;
+    }
+    let ways = if args.sweep { sweep() } else { usual() };
+    let length =
+        |path: &std::path::PathBuf| std::fs::metadata(path).map_or(0, |file| file.len().min(args.limit));
+    let once: u64 = args.files.iter().map(length).sum();
+    let bar = out.progress("studying", once * (ways.len() as u64 + 1));
+    let told = |bytes| bar.inc(bytes);
+    let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    let figures = study::ours(&args.files, args.limit, &scratch, &told)?;
+    let mut found = vec![Found { name: "stdchk".to_owned(), cuts: None, figures }];
+    for cuts in ways {
+        let figures = study::similarity(&args.files, &cuts, args.limit, &told)?;
+        found.push(Found { name: cuts.to_string(), cuts: Some(cuts), figures });
+    }
+    bar.finish_and_clear();
+    if let Some(path) = &args.plot {
+        let bars: Vec<_> =
+            found.iter().map(|one| (one.name.clone(), 100.0 * one.figures.similarity)).collect();
+        chart::bars(path, "Found in the file before", "per cent of the bytes", &bars)?;
+    }
+    show(out, &found);
+    Ok(0)
+}
+
+/// The paper's table 4, the pages and FastCDC of today.
+fn usual() -> Vec<Cuts> {
+    let window = |hash, m, k, overlap| Cuts::Window { hash, m, k, overlap };
+    vec![
+        Cuts::Fixed(1 << 10),
+        Cuts::Fixed(4 << 10),
+        Cuts::Fixed(64 << 10),
+        Cuts::Fixed(256 << 10),
+        Cuts::Fixed(1 << 20),
+        window(WindowHash::Sha1, 20, 14, true),
+        window(WindowHash::Sha1, 20, 14, false),
+        window(WindowHash::Rabin, 20, 14, true),
+        window(WindowHash::Rabin, 20, 14, false),
+        Cuts::FastCdc(2 << 10),
+        Cuts::FastCdc(8 << 10),
+        Cuts::FastCdc(64 << 10),
+    ]
+}
+
+/// The paper's tables 5 to 7.
+fn sweep() -> Vec<Cuts> {
+    let mut ways = Vec::new();
+    for (hash, overlap, most) in
+        [(WindowHash::Sha1, false, 14), (WindowHash::Rabin, true, 16), (WindowHash::Rabin, false, 16)]
+    {
+        for k in (8..=most).step_by(2) {
+            ways.extend([20, 32, 64, 128, 256].map(|m| Cuts::Window { hash, m, k, overlap }));
+        }
+    }
+    ways
+}
+
+fn show(out: &Out, found: &[Found]) {
+    let advice = advice(found);
+    if out.json {
+        let way = |one: &Found| {
+            let Figures { similarity, throughput, mean, shortest, longest } = one.figures;
+            json!({
+                "way": one.name, "similarity": similarity, "bytes_per_s": throughput as u64, "mean_chunk_bytes": mean,
+                "shortest_chunk_bytes": shortest, "longest_chunk_bytes": longest,
+            })
+        };
+        out.object(&json!({ "ways": found.iter().map(way).collect::<Vec<_>>(), "advice": advice }));
+        return;
+    }
+    let row = |one: &Found| {
+        let Figures { similarity, throughput, mean, shortest, longest } = one.figures;
+        let mut cells = vec![one.name.clone(), format!("{:.1} %", 100.0 * similarity)];
+        cells.push(format!("{}/s", size(throughput as u64)));
+        cells.extend([mean, shortest, longest].map(|len| size(len as u64)));
+        cells
+    };
+    let rows: Vec<_> = found.iter().map(row).collect();
+    out.line(&table(&["WAY TO CUT", "FOUND", "SPEED", "MEAN CHUNK", "SHORTEST", "LONGEST"], &rows));
+    out.line("");
+    out.line(&advice);
+}
+
+/// Less than this found is not worth small chunks.
+const LITTLE: f64 = 0.03;
+/// So much more must another way find to be worth its time.
+const BETTER: f64 = 0.05;
+
+/// What to do about it, in words.
+fn advice(found: &[Found]) -> String {
+    let ours = found[0].figures.similarity;
+    let of_cdc = found.iter().filter(|one| matches!(one.cuts, Some(Cuts::FastCdc(_))));
+    let best = of_cdc.max_by(|a, b| a.figures.similarity.total_cmp(&b.figures.similarity));
+    if let Some(best) = best
+        && let Some(Cuts::FastCdc(average)) = best.cuts
+        && best.figures.similarity > ours + BETTER
+    {
+        return format!(
+            "Content-defined chunks find {:.0} % of each file in the one before, stdchk's pages {:.0} %: save with --chunking cdc:{}.",
+            100.0 * best.figures.similarity,
+            100.0 * ours,
+            average
+        );
+    }
+    if ours < LITTLE {
+        return "Hardly anything of a file is found in the one before: save with --chunking page:64KiB, which spares the \
+                metadata of small pages; what is stored can only be compressed."
+            .to_owned();
+    }
+    format!(
+        "stdchk finds {:.0} % of each file in the one before: its default --chunking auto is right, and stores about {:.0} % of each.",
+        100.0 * ours,
+        100.0 * (1.0 - ours)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_follows_the_figures() {
+        let one = |cuts, similarity| Found {
+            name: String::new(),
+            cuts,
+            figures: Figures { similarity, ..Figures::default() },
+        };
+        let cdc = Some(Cuts::FastCdc(8192));
+        assert!(advice(&[one(None, 0.9), one(cdc, 0.92)]).contains("auto is right"));
+        assert!(advice(&[one(None, 0.1), one(cdc, 0.5)]).contains("cdc:8192"));
+        assert!(advice(&[one(None, 0.0), one(cdc, 0.01)]).contains("page:64KiB"));
+    }
+}
