@@ -112,7 +112,8 @@ pub struct CheckpointEntry {
     pub tally: TallyEntry,
     /// Bytes of packs that this save wrote, metadata included.
     pub written: u64,
-    /// How long the save took, from its beginning until all was stored, in milliseconds.
+    /// How long the save took, from its beginning until all was stored, in milliseconds; 0 where nobody measured it, as with
+    /// parts that are added by many.
     pub took_ms: u64,
 }
 

@@ -92,10 +92,6 @@ impl Trial {
     }
 }
 
-fn patience(prefer: Prefer, pace: &Pace) -> f64 {
-    if pace.little { f64::INFINITY } else { prefer.patience() }
-}
-
 /// Seconds that reading and checking the base of a byte takes at least, and what a delta leaves of it at best: only for deciding
 /// whether to try.
 const DELTA_COST: f64 = 0.5e-9;
@@ -154,6 +150,7 @@ impl Advisor {
             _ => KEPT_MIN,
         };
         self.left = self.keep;
+        self.drag = 1.0;
         self.trials = trials;
     }
 
@@ -164,7 +161,7 @@ impl Advisor {
             Preference::Fixed(coding, level) => return Choice { coding: coding.of_bytes(), level },
             Preference::Auto(prefer) => prefer,
         };
-        let limit = self.fastest(pace) * patience(prefer, pace);
+        let limit = self.bearable_time(prefer, pace);
         let bearable = self.trials.iter().filter(|trial| self.time(trial, pace) <= limit);
         let possible = bearable.filter(|trial| has_base || !trial.choice.coding.delta);
         let smallest = possible.min_by(|a, b| a.left.total_cmp(&b.left));
@@ -175,9 +172,14 @@ impl Advisor {
         Trial { cost: trial.cost * self.drag, ..*trial }.commit_time(pace)
     }
 
-    fn fastest(&self, pace: &Pace) -> f64 {
+    /// Seconds for each byte that the commit may take.
+    fn bearable_time(&self, prefer: Prefer, pace: &Pace) -> f64 {
+        // Where everything is bearable it does not matter what is fastest, and that may be nothing at all.
+        if pace.little || prefer == Prefer::Space {
+            return f64::INFINITY;
+        }
         let raw = Trial { choice: Choice::NONE, left: 1.0, cost: 0.0 }.commit_time(pace);
-        self.trials.iter().map(|trial| self.time(trial, pace)).fold(raw, f64::min)
+        self.trials.iter().map(|trial| self.time(trial, pace)).fold(raw, f64::min) * prefer.patience()
     }
 
     /// Whether it is worth trying what a delta gives: even one that leaves little has to be bearable.
@@ -186,7 +188,7 @@ impl Advisor {
         let cheapest = self.trials.iter().map(|trial| trial.cost).fold(f64::INFINITY, f64::min);
         let cost = if cheapest.is_finite() { cheapest + DELTA_COST } else { 2.0 * DELTA_COST };
         let hoped = Trial { choice: Choice::NONE, left: DELTA_LEFT, cost };
-        self.time(&hoped, pace) <= self.fastest(pace) * patience(prefer, pace)
+        self.time(&hoped, pace) <= self.bearable_time(prefer, pace)
     }
 
     /// Adds what was tried of a delta.
@@ -364,6 +366,8 @@ mod tests {
 
     /// A store that is slower than any compressor, and one that is faster.
     const SLOW: Pace = Pace { threads: 2.0, look: 1e-9, store: 1e-3, store_known: true, little: false };
+    /// Nothing costs anything.
+    const NOTHING: Pace = Pace { threads: 1.0, look: 0.0, store: 0.0, store_known: false, little: true };
     const FAST: Pace = Pace { threads: 2.0, look: 1e-9, store: 1e-15, store_known: true, little: false };
 
     #[test]
@@ -386,6 +390,7 @@ mod tests {
         assert_eq!(advice(Prefer::Time, &text, &FAST), Choice::NONE);
         assert_ne!(advice(Prefer::Space, &text, &FAST), Choice::NONE);
         assert_ne!(advice(Prefer::Time, &text, &Pace { little: true, ..FAST }), Choice::NONE);
+        assert_ne!(advice(Prefer::Balanced, &text, &NOTHING), Choice::NONE);
     }
 
     #[test]
@@ -447,5 +452,8 @@ mod tests {
         assert_eq!(advisor.choose(&pace, false), choice);
         (0..20).for_each(|_| advisor.learn(choice, true, 3.0));
         assert_eq!(advisor.choose(&pace, false), Choice::NONE);
+        // What was slow once is not slow for ever.
+        advisor.tried(vec![Trial { choice, left: 0.5, cost: 1.0 }]);
+        assert_eq!(advisor.choose(&pace, false), choice);
     }
 }

@@ -1,6 +1,6 @@
 //! Whether compression pays.
 
-use crate::{Error, Result, positive};
+use crate::{Error, Result, not_negative, positive};
 
 /// A codec on some data. Speeds are those of the bytes before compression.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,8 +27,22 @@ impl Compression {
     /// compression paper, eq. 1, from c/r_c + 2 (1-a) c/r + c/r_d < 2 c/r. (As printed the reduced form is turned round:
     /// it is the store's rate that must be the smaller.)
     pub fn break_even(&self) -> Result<f64> {
+        self.break_even_of(1.0)
+    }
+
+    /// The same with so many checkpoints for each restart, as section V.C of the paper has it: from
+    /// n c/r_c + (n+1) (1-a) c/r + c/r_d < (n+1) c/r.
+    pub fn break_even_of(&self, checkpoints: f64) -> Result<f64> {
         self.check()?;
-        Ok(2.0 * self.saved * self.compress * self.decompress / (self.compress + self.decompress))
+        let n = not_negative(checkpoints, "the number of checkpoints for each restart")?;
+        Ok((n + 1.0) * self.saved / (n / self.compress + 1.0 / self.decompress))
+    }
+
+    /// The rate of the store below which compression shortens a commit that overlaps with it, whether anybody waits for it or not: the
+    /// speed of compression, if anything is saved at all.
+    pub fn break_even_overlapped(&self) -> Result<f64> {
+        self.check()?;
+        Ok(if self.saved > 0.0 { self.compress } else { 0.0 })
     }
 
     /// Seconds to commit so many bytes to a store of that rate when compressing and writing overlap: the slower counts.
@@ -50,6 +64,21 @@ mod tests {
         let with = bytes / codec.compress + 2.0 * 0.4 * bytes / rate + bytes / codec.decompress;
         assert!((with / (2.0 * bytes / rate) - 1.0).abs() < 1e-12);
         assert!((rate / 450e6 - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn restarts_weigh_what_decompression_costs() {
+        let codec = Compression { saved: 0.5, compress: 100e6, decompress: 400e6 };
+        for n in [0.0, 1.0, 3.0, 100.0] {
+            let rate = codec.break_even_of(n).unwrap();
+            let (raw, packed) = ((n + 1.0) / rate, (n + 1.0) * 0.5 / rate);
+            let with = n / codec.compress + packed + 1.0 / codec.decompress;
+            assert!((with / raw - 1.0).abs() < 1e-12, "{n}");
+        }
+        assert_eq!(codec.break_even_of(1.0).unwrap(), codec.break_even().unwrap());
+        assert!(codec.break_even_of(100.0).unwrap() < codec.break_even_of(1.0).unwrap());
+        assert!(codec.break_even_of(-1.0).is_err());
+        assert_eq!(codec.break_even_overlapped().unwrap(), 100e6);
     }
 
     #[test]

@@ -1,12 +1,16 @@
 //! The papers' experiments on the user's own data: what `stdchk-study` measures, and beside it what stdchk itself finds.
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-pub use stdchk_study::{Cuts, Figures, Progress, WindowHash, similarity};
+pub use stdchk_study::{
+    Cuts, Figures, Pressed, Progress, Tool, WindowHash, compression, similarity, write_rate,
+};
 
 use stdchk_catalog::Durability;
 use stdchk_codec::Preference;
+use stdchk_engine::session::random_u64;
 use stdchk_object::member::Tally;
 use stdchk_object::pack::{ChunkKind, Coding};
 use stdchk_object::{AppName, Error, Result};
@@ -23,7 +27,7 @@ pub fn ours(files: &[PathBuf], limit: u64, scratch: &Path, progress: Progress) -
     let place = folder.0.to_str().ok_or_else(|| Error::invalid("the folder for scratch is not UTF-8"))?;
     let repository = Repository::open_or_create(place)?;
     let app = AppName::new("study")?;
-    let (mut bytes, mut shares) = (0, Vec::new());
+    let (mut bytes, mut shares, mut zeros_before) = (0, Vec::new(), false);
     let begun = Instant::now();
     for (step, path) in files.iter().enumerate() {
         let mut options = SaveOptions { durability: Durability::Staged, ..SaveOptions::default() };
@@ -35,12 +39,14 @@ pub fn ours(files: &[PathBuf], limit: u64, scratch: &Path, progress: Progress) -
         let entry = save.commit()?.entry;
         let tally = Tally::from(entry.tally);
         if step > 0 && entry.bytes > 0 {
-            shares.push(1.0 - tally.new as f64 / entry.bytes as f64);
+            let zeros = if zeros_before { tally.zero } else { 0 };
+            shares.push((tally.shared + zeros) as f64 / entry.bytes as f64);
         }
+        zeros_before |= tally.zero > 0;
         bytes += entry.bytes;
     }
     let seconds = begun.elapsed().as_secs_f64().max(1e-9);
-    let similarity = shares.iter().sum::<f64>() / shares.len().max(1) as f64;
+    let similarity = if shares.is_empty() { 0.0 } else { shares.iter().sum::<f64>() / shares.len() as f64 };
     let lengths = stored_lengths(&repository)?;
     let mean = lengths.iter().map(|&len| f64::from(len)).sum::<f64>() / lengths.len().max(1) as f64;
     let end = |len: Option<&u32>| len.map_or(0.0, |&len| f64::from(len));
@@ -74,8 +80,11 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(parent: &Path) -> Result<Scratch> {
-        let path = parent.join(format!(".stdchk-study-{}", std::process::id()));
-        std::fs::create_dir_all(&path)
+        let path = parent.join(format!(".stdchk-study-{:016x}", random_u64()?));
+        // It must be new, and nobody else's business.
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
             .map_err(|error| Error::io(format!("cannot create {}", path.display()), error))?;
         Ok(Scratch(path))
     }

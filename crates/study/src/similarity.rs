@@ -65,12 +65,17 @@ pub fn similarity(files: &[PathBuf], cuts: &Cuts, limit: u64, progress: Progress
     }
     let seconds = begun.elapsed().as_secs_f64().max(1e-9);
     Ok(Figures {
-        similarity: shares.iter().sum::<f64>() / shares.len().max(1) as f64,
+        similarity: mean(&shares),
         throughput: bytes as f64 / seconds,
         mean: bytes as f64 / chunks.max(1) as f64,
         shortest,
         longest,
     })
+}
+
+/// The mean; zero of none.
+fn mean(shares: &[f64]) -> f64 {
+    if shares.is_empty() { 0.0 } else { shares.iter().sum::<f64>() / shares.len() as f64 }
 }
 
 fn one_file(

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use stdchk_catalog::{CheckpointEntry, Op, SessionKind, State};
-use stdchk_engine::{Rewriter, Session, Vault, View};
+use stdchk_catalog::{CheckpointEntry, Op, OpenSession, SessionKind, State};
+use stdchk_engine::{BaseState, OpenPack, Rewriter, Session, Vault, View};
 use stdchk_object::forward::{ForwardTable, Moved};
 use stdchk_object::pack::ChunkKind;
 use stdchk_object::tree::Piece;
@@ -150,7 +150,7 @@ fn candidates(
             continue;
         }
         let Ok(open) = vault.open_named(name) else { continue };
-        if most < raw_bytes(&open.footer) / 2 {
+        if most < raw_bytes(&open.footer) / 2 && bases_are_sound(vault, &open) {
             found.push(open.pack);
         }
     }
@@ -165,6 +165,24 @@ fn chunk_bytes(footer: &stdchk_object::pack::Footer, chunk: u32) -> u64 {
     footer.run_of(chunk).map_or(0, |run| u64::from(run.chunk_len(chunk)))
 }
 
+/// Whether a save that is under way may still take a forward back. Then the old pack counts again, and if it holds deltas, so
+/// do their bases, which nothing marks as live meanwhile: no chunk may be given up before that save has ended.
+fn may_be_taken_back(state: &State) -> bool {
+    let newest = state.forwards().values().map(|forward| forward.since).max().unwrap_or(0);
+    let is_older = |session: &OpenSession| {
+        matches!(session.entry.kind, SessionKind::Writer { .. }) && session.opened_at < newest
+    };
+    state.sessions().values().any(is_older)
+}
+
+/// Whether a pack can be read as far as its deltas go: one with a damaged base is left until that is mended.
+fn bases_are_sound(vault: &Vault, open: &OpenPack) -> bool {
+    open.footer
+        .runs()
+        .iter()
+        .all(|run| !run.coding.delta || vault.base_state(open, run) != BaseState::Damaged)
+}
+
 /// The packs to rewrite, with their live chunks marked.
 fn choose(
     ground: &Ground,
@@ -173,7 +191,10 @@ fn choose(
     live: &Live,
 ) -> Result<(Vec<Compaction>, Marks, Vault)> {
     let vault = ground.vault(state);
-    let candidates = candidates(&vault, state, packs, live)?;
+    let candidates = match may_be_taken_back(state) {
+        true => Vec::new(),
+        false => candidates(&vault, state, packs, live)?,
+    };
     let mut marks = Marks::of(&vault, &candidates)?;
     if !candidates.is_empty() {
         marks.follow(&vault, state)?;

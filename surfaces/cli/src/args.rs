@@ -267,6 +267,31 @@ pub struct RestoreArgs {
 pub enum StudyVerb {
     /// How much of each file is found in the one before it, by several ways to cut
     Similarity(SimilarityArgs),
+    /// How well and how fast compressors do, and below which bandwidth of the store that pays
+    Compression(CompressionArgs),
+}
+
+/// Files to be compressed.
+#[derive(Args)]
+pub struct CompressionArgs {
+    /// Checkpoints of any kind; with several, also a line for each.
+    #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub files: Vec<PathBuf>,
+    /// Bytes of each file that are studied.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse::bytes)]
+    pub limit: u64,
+    /// What the store takes from one process.
+    #[arg(long, value_name = "RATE", value_parser = parse::rate, conflicts_with = "measure")]
+    pub bandwidth: Option<u64>,
+    /// Measure it: write 256 MiB into this folder, and sync them.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub measure: Option<PathBuf>,
+    /// How many checkpoints are written for each that is read again.
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub checkpoints_per_restart: f64,
+    /// Also draw it, as SVG.
+    #[arg(long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
+    pub plot: Option<PathBuf>,
 }
 
 /// Files that follow each other.

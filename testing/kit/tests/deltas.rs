@@ -223,3 +223,177 @@ fn a_damaged_difference_is_made_again_from_its_base() {
     assert!(fs.files()[&path] == sealed);
     assert!(read(&repository, 1).expect("read") == second);
 }
+
+const PAGE: usize = 4096;
+
+fn options() -> SaveOptions {
+    let mut options = SaveOptions::default();
+    options.engine.memory = 64 << 20;
+    options.engine.coding = Preference::Fixed(Coding::new(Codec::Zstd, 8).of_delta(), 1);
+    options
+}
+
+fn app(name: &str) -> AppName {
+    AppName::new(name).expect("a name")
+}
+
+/// Step 3 needs deltas whose pack a long save may take back from compaction: their bases must not go meanwhile. Where `moved`, these
+/// had been moved before the long save began.
+fn a_forward_is_taken_back(moved: bool) {
+    let fs = Arc::new(SimFs::new());
+    let repository = open(&fs);
+    let mut random = Random::new(1);
+    let (x, y) = (128 * PAGE, 768 * PAGE);
+    let first = random.bytes(y);
+    save(&repository, 1, &first);
+    let mut second = first.clone();
+    generate::drift(&mut second[..x], 100, &mut random);
+    second.extend(random.bytes(512 * PAGE));
+    save(&repository, 2, &second);
+    if moved {
+        // Somebody else needs most of the second pack, so that only the first is compacted now.
+        let parent = stdchk::ParentChoice::Given(Spec::parse("train@2").expect("spec"));
+        let mut others = second.clone();
+        others[..y].fill(0);
+        let mut save = repository.save(&app("other"), 1, SaveOptions { parent, ..options() }).expect("save");
+        save.add_bytes("state", &others).expect("add");
+        save.commit().expect("commit");
+    }
+    let mut third = second.clone();
+    third[x..y].fill(0);
+    third[y + 64 * PAGE..].fill(0);
+    save(&repository, 3, &third);
+    forget(&repository, 2);
+    if moved {
+        forget(&repository, 1);
+        assert!(!collect(&repository.ground(), true).expect("gc").compacted.is_empty());
+    }
+    // The long save needs nothing but whole pages of the pack with the deltas.
+    let mut fourth = third.clone();
+    fourth[..x].fill(0);
+    let mut slow = repository.save(&app("train"), 4, options()).expect("save");
+    slow.add_bytes("state", &fourth).expect("add");
+    if moved {
+        let reading = repository.read().expect("read");
+        let id = Spec::parse("other@1").expect("spec").find(&reading.state).expect("there")[0].id();
+        drop(reading);
+        repository.forget(&[id]).expect("forget");
+    }
+    assert!(!collect(&repository.ground(), true).expect("gc").compacted.is_empty(), "the deltas move");
+    if !moved {
+        forget(&repository, 1);
+    }
+    let done = collect(&repository.ground(), true).expect("gc");
+    assert!(done.compacted.is_empty(), "their bases wait for the long save");
+    slow.commit().expect("commit");
+    (0..3).for_each(|_| drop(collect(&repository.ground(), true).expect("gc")));
+    assert!(read(&repository, 4).expect("4") == fourth);
+    assert!(read(&repository, 3).expect("3") == third);
+    assert!(is_clean(&repository));
+}
+
+#[test]
+fn bases_outlive_a_forward_that_is_taken_back() {
+    a_forward_is_taken_back(false);
+}
+
+#[test]
+fn moved_bases_outlive_a_forward_that_is_taken_back() {
+    a_forward_is_taken_back(true);
+}
+
+/// The parent refers to the pack with the deltas, but for its whole pages only: nobody vouches for the bases.
+#[test]
+fn what_the_parent_does_not_vouch_for_is_not_built_upon() {
+    let fs = Arc::new(SimFs::new());
+    let repository = open(&fs);
+    let mut random = Random::new(1);
+    let x = 128 * PAGE;
+    let first = random.bytes(x);
+    save(&repository, 1, &first);
+    let mut second = first.clone();
+    generate::drift(&mut second, 100, &mut random);
+    second.extend(random.bytes(1024 * PAGE));
+    save(&repository, 2, &second);
+    let mut third = second.clone();
+    random.fill(&mut third[..x]);
+    save(&repository, 3, &third);
+    forget(&repository, 1);
+    forget(&repository, 2);
+    // A long restore keeps what is condemned from being removed.
+    let reading = repository.read().expect("read");
+    collect(&repository.ground(), false).expect("gc");
+    save(&repository, 4, &second);
+    drop(reading);
+    (0..3).for_each(|_| drop(collect(&repository.ground(), true).expect("gc")));
+    assert!(read(&repository, 4).expect("4") == second);
+}
+
+/// The base of a delta was only staged, and a power cut tore it; the durable parent needs none of it.
+#[test]
+fn a_durable_save_does_not_build_upon_a_staged_base() {
+    let fs = Arc::new(SimFs::new());
+    let repository = open(&fs);
+    let mut random = Random::new(1);
+    let x = 128 * PAGE;
+    let first = random.bytes(x);
+    let staged = |step: u64, image: &[u8]| {
+        let options = SaveOptions { durability: stdchk::Durability::Staged, ..options() };
+        let mut save = repository.save(&app("train"), step, options).expect("save");
+        save.add_bytes("state", image).expect("add");
+        save.commit().expect("commit");
+    };
+    staged(1, &first);
+    let (path, sealed) = fs.files().into_iter().find(|(path, _)| path.starts_with("packs/")).expect("a pack");
+    let mut second = first.clone();
+    generate::drift(&mut second, 100, &mut random);
+    second.extend(random.bytes(1024 * PAGE));
+    staged(2, &second);
+    let mut third = second.clone();
+    random.fill(&mut third[..x]);
+    save(&repository, 3, &third);
+    let mut torn = sealed.clone();
+    torn[40_960..45_056].fill(0);
+    fs.overwrite(&path, torn);
+    let repository = open(&fs);
+    assert!(read(&repository, 3).expect("3 is durable") == third);
+    save(&repository, 4, &second);
+    assert!(read(&repository, 4).expect("4 is durable") == second);
+}
+
+#[test]
+fn a_damaged_base_stops_no_other_compaction() {
+    let fs = Arc::new(SimFs::new());
+    let repository = open(&fs);
+    let mut random = Random::new(1);
+    let x = 128 * PAGE;
+    let first = random.bytes(x);
+    save(&repository, 1, &first);
+    let (path, sealed) = fs.files().into_iter().find(|(path, _)| path.starts_with("packs/")).expect("a pack");
+    let mut second = first.clone();
+    generate::drift(&mut second, 100, &mut random);
+    second.extend(random.bytes(1024 * PAGE));
+    save(&repository, 2, &second);
+    let mut third = second.clone();
+    third[x..].fill(0);
+    save(&repository, 3, &third);
+    let more = random.bytes(1100 * PAGE);
+    for (step, len) in [(1, more.len()), (2, 100 * PAGE)] {
+        let mut save = repository.save(&app("other"), step, options()).expect("save");
+        let mut bytes = more.clone();
+        bytes[len..].fill(0);
+        save.add_bytes("state", &bytes).expect("add");
+        save.commit().expect("commit");
+    }
+    forget(&repository, 2);
+    let reading = repository.read().expect("read");
+    let id = Spec::parse("other@1").expect("spec").find(&reading.state).expect("there")[0].id();
+    drop(reading);
+    repository.forget(&[id]).expect("forget");
+    let mut torn = sealed.clone();
+    torn[50_000] ^= 1;
+    fs.overwrite(&path, torn);
+    let repository = open(&fs);
+    assert!(!is_clean(&repository));
+    assert!(!collect(&repository.ground(), true).expect("gc").compacted.is_empty());
+}

@@ -582,3 +582,58 @@ fn a_full_disk_can_be_freed_in_several_steps() {
     assert!(freed > 500_000, "{freed}");
     assert_eq!(fs.files()["ballast"].len(), 256 << 10, "room is kept again");
 }
+
+/// A stretch of which little is new is read once more where the parent's place is looked for: what was hashed must be what is stored, even if
+/// the file changes in between and its time does not tell.
+#[test]
+fn what_changes_while_it_is_read_is_stored_as_it_was_hashed() {
+    use std::os::unix::fs::FileExt;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let (_, repository) = repository();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("state");
+    let mut random = Random::new(1);
+    let mut image = random.bytes(4 << 20);
+    let mut options = options();
+    options.engine.coding = Preference::Fixed(Coding::NONE, 1);
+    let save_file = |step: u64| {
+        let mut save = repository.save(&app(), step, options.clone())?;
+        save.add_paths(&[folder.path().to_owned()], &|_| {})?;
+        save.commit().map(drop)
+    };
+    std::fs::write(&path, &image).expect("write");
+    save_file(1).expect("save");
+    random.fill(&mut image[2 << 20..]);
+    std::fs::write(&path, &image).expect("write");
+    let time = std::fs::metadata(&path).expect("there").modified().expect("a time");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = std::fs::File::options().write(true).open(&path).expect("open");
+            let mut byte = 0u8;
+            while !stop.load(Ordering::Relaxed) {
+                byte ^= 1;
+                // As a program does that has the file mapped.
+                file.write_all_at(&[byte], 3 << 20).expect("write");
+                file.set_modified(time).expect("time");
+                std::thread::sleep(Duration::from_micros(300));
+            }
+        });
+        for step in 2..30 {
+            if save_file(step).is_ok() {
+                let reading = repository.read().expect("read");
+                let entry =
+                    Spec::parse("melt").expect("spec").find(&reading.state).expect("there")[0].clone();
+                let checkpoint = repository.checkpoint(&reading, &entry).expect("open");
+                for member in checkpoint.members.iter().filter(|member| member.member.bytes() > 0) {
+                    checkpoint
+                        .write_to(member, &mut std::io::sink(), &|_| {})
+                        .expect("what was saved can be read");
+                }
+                drop(reading);
+                repository.forget(&[entry.id()]).expect("forget");
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}

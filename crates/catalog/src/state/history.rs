@@ -14,7 +14,7 @@ const PAUSES_MAX: u64 = 10;
 /// One save.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SaveSample {
-    /// Milliseconds that it took.
+    /// Milliseconds that it took; 0 where that was not measured.
     pub took_ms: u64,
     /// Milliseconds since the save before; 0 for the first.
     pub pause_ms: u64,
@@ -38,16 +38,19 @@ pub struct History {
 
 impl History {
     pub(super) fn saved(&mut self, entry: &CheckpointEntry) {
-        let pause = |last: i64| u64::try_from((entry.created_ns - last) / 1_000_000).unwrap_or(0);
+        // Clocks may say anything.
+        let pause = |last: i64| u64::try_from(entry.created_ns.saturating_sub(last) / 1_000_000).unwrap_or(0);
         let pause_ms = if self.saves.is_empty() { 0 } else { pause(self.last_ns) };
-        self.active_ms += pause_ms.min(self.usual_pause_ms().map_or(pause_ms, |usual| PAUSES_MAX * usual));
+        // As long as no pause is known to be usual, none counts.
+        let most = self.usual_pause_ms().map_or(0, |usual| usual.saturating_mul(PAUSES_MAX));
+        self.active_ms = self.active_ms.saturating_add(pause_ms.min(most));
         self.last_ns = entry.created_ns;
         let (bytes, new, written, took_ms) = (entry.bytes, entry.tally.new, entry.written, entry.took_ms);
         remember(&mut self.saves, SaveSample { took_ms, pause_ms, bytes, new, written });
     }
 
     pub(super) fn restarted(&mut self, restart: Restart) {
-        self.restart_count += 1;
+        self.restart_count = self.restart_count.saturating_add(1);
         remember(&mut self.restarts, restart);
     }
 
@@ -79,8 +82,9 @@ impl History {
     /// The median of the milliseconds that saves took. The first of all, which has nothing to share with, does not count where there
     /// are others.
     pub fn usual_save_ms(&self) -> Option<u64> {
-        let later = median(self.saves.iter().filter(|save| save.pause_ms > 0).map(|save| save.took_ms));
-        later.or_else(|| median(self.saves.iter().map(|save| save.took_ms)))
+        let measured = || self.saves.iter().filter(|save| save.took_ms > 0);
+        let later = median(measured().filter(|save| save.pause_ms > 0).map(|save| save.took_ms));
+        later.or_else(|| median(measured().map(|save| save.took_ms)))
     }
 
     /// The median of the milliseconds that restores took.
@@ -168,9 +172,10 @@ mod tests {
         history.restarted(Restart { time_ns: 0, took_ms: 500 });
         // A night counts as ten minutes at most.
         saved_at(&mut history, 240 + 8 * 3600, 1000);
-        assert_eq!(history.active_ms(), 240_000 + 600_000);
+        // Of the first pause nobody knew whether it was one.
+        assert_eq!(history.active_ms(), 180_000 + 600_000);
         history.restarted(Restart { time_ns: 0, took_ms: 700 });
-        assert_eq!((history.mtti_ms(), history.usual_restore_ms()), (Some(420_000), Some(700)));
+        assert_eq!((history.mtti_ms(), history.usual_restore_ms()), (Some(390_000), Some(700)));
     }
 
     #[test]

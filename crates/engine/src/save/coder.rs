@@ -69,12 +69,13 @@ struct Job {
 
 impl Job {
     fn compress(&self, run: OpenRun, press: &mut Press) -> Result<StoredRun> {
-        let begun = Instant::now();
         let (choice, old) =
             if run.kind == ChunkKind::Data { self.choose(&run, press)? } else { (META_CODING, None) };
         if choice.coding.is_none() {
             return Ok(run.stored_raw(0.0));
         }
+        // Neither waiting nor trying counts.
+        let begun = Instant::now();
         let limit = Advisor::limit(run.bytes.len());
         let packed = match &old {
             None => press.compress(choice.coding, choice.level, &run.bytes, limit)?,

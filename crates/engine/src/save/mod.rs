@@ -199,9 +199,14 @@ impl PartWriter {
         let Ok(open) = opened else { return };
         let index = self.known.add_pack(name);
         self.known.reserve(open.footer.hashes().len());
-        // What a delta was subtracted from is sure to stay only where the parent refers to it.
+        // What a delta was subtracted from is sure to stay, and to be as durable as it must, only where the parent refers to it.
+        let roots = self.parent.as_ref().map(|parent| parent.roots.clone()).unwrap_or_default();
+        let is_vouched = |run: &Run| {
+            let mut bases = open.footer.base_of(run).filter_map(|span| span.at);
+            bases.all(|(base, _)| roots.get(&base.name) == Some(&base))
+        };
         let base_is_sound = |run: &Run| {
-            !run.coding.delta || (pack.is_some() && self.vault.base_state(&open, run) == BaseState::Sound)
+            !run.coding.delta || (is_vouched(run) && self.vault.base_state(&open, run) == BaseState::Sound)
         };
         let usable = |run: &&Run| run.kind == ChunkKind::Data && base_is_sound(run);
         for run in open.footer.runs().iter().filter(usable) {

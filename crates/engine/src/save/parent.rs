@@ -1,5 +1,6 @@
 //! What the parent has where a stretch is: its chunks, as they were cut.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -49,7 +50,7 @@ pub struct Theirs {
 impl Parent {
     /// The chunks that lie in a range of the parent, `from_leaf` if that is the range of its leaf: whole and not known to be damaged.
     pub fn chunks(&self, vault: &Vault, from_leaf: bool, range: Range<u64>) -> Result<Theirs> {
-        let mut gathered = Gathered { vault, theirs: Theirs::default(), begun: None };
+        let mut gathered = Gathered { vault, theirs: Theirs::default(), states: HashMap::new(), begun: None };
         match &self.leaf {
             Some((at, len)) if from_leaf => {
                 let leaf = vault.leaf(&self.roots, &self.blob, at, *len)?;
@@ -88,6 +89,7 @@ impl Theirs {
 struct Gathered<'v> {
     vault: &'v Vault,
     theirs: Theirs,
+    states: HashMap<(u32, usize), BaseState>,
     /// The beginning of a chunk that goes on in the next leaf: where it begins, slot, chunk, bytes so far.
     begun: Option<(u64, u32, u32, u32)>,
 }
@@ -109,7 +111,13 @@ impl Gathered<'_> {
         vault.spans(roots, extent, |span| {
             let run = span.run();
             let slot = self.slot(&span.open);
-            let state = vault.base_state(&span.open, run);
+            let state = match run.coding.delta {
+                false => BaseState::Sound,
+                // Many spans may lie in one run.
+                true => {
+                    *self.states.entry((slot, span.run)).or_insert_with(|| vault.base_state(&span.open, run))
+                }
+            };
             let (mut skip, mut left) = (span.skip, span.len);
             for chunk in span.from..span.to {
                 let len = run.chunk_len(chunk);

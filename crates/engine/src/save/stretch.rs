@@ -60,14 +60,25 @@ impl<'r> Stretch<'r> {
         }
     }
 
-    /// All its bytes, once all were looked at. From then on all are kept.
-    pub fn whole(&mut self) -> Result<&[u8]> {
-        let read = self.read.take();
-        if let (Some(read), Some(_)) = (read, self.room.take()) {
+    /// Whether only what is new is kept.
+    pub fn is_packed(&self) -> bool {
+        self.room.is_some()
+    }
+
+    /// Reads all its bytes anew, and keeps all of them from then on. What was seen of it before does not count any more: it may
+    /// have changed since.
+    pub fn unpack(&mut self) -> Result<()> {
+        if let (Some(read), Some(_)) = (self.read.take(), self.room.take()) {
             self.buffer.set_len(self.len);
             read(0, &mut self.buffer)?;
         }
-        Ok(&self.buffer)
+        Ok(())
+    }
+
+    /// All its bytes, if it is not packed and was looked at.
+    pub fn whole(&self) -> &[u8] {
+        debug_assert!(!self.is_packed());
+        &self.buffer
     }
 
     /// What is kept: the bytes of these ranges, one after the other. Where that is little, it does not hold up the supply

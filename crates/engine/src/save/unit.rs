@@ -126,6 +126,14 @@ impl Look {
         let planned = grid::plan(&theirs.chunks, shift, self.offset, 0, len, self.page);
         let mut cuts = Vec::with_capacity(planned.len());
         look_at(&planned, &theirs, 0, &mut stretch, &mut cuts)?;
+        let needs_all = |cuts: &[Cut]| {
+            (self.search && grid::lost(cuts, 0, self.page).is_some()) || needs_mending(cuts, self.page)
+        };
+        if stretch.is_packed() && needs_all(&cuts) {
+            stretch.unpack()?;
+            cuts.clear();
+            look_at(&planned, &theirs, 0, &mut stretch, &mut cuts)?;
+        }
         let (mut packs, leaf) = (theirs.opens.clone(), theirs.node);
         let (mut found, mut missed, mut from) = (0, 0, 0);
         while self.search
@@ -133,7 +141,7 @@ impl Look {
             && let Some(first) = grid::lost(&cuts, from, self.page)
         {
             let at: usize = cuts[..first].iter().map(|cut| cut.len as usize).sum();
-            let Some(again) = self.find_again(vault, shift, at, stretch.whole()?) else {
+            let Some(again) = self.find_again(vault, shift, at, stretch.whole()) else {
                 missed += 1;
                 shift = 0;
                 break;
@@ -160,7 +168,8 @@ impl Look {
             }
             from = first + cuts_up_to(&cuts[first..], again.at - at) + 1;
         }
-        let cuts = mended(cuts, &mut stretch, self.page)?;
+        // A stretch that was packed for want of such a need has nothing to be mended.
+        let cuts = if stretch.is_packed() { cuts } else { mended(cuts, &mut stretch, self.page)? };
         let buffer = stretch.keep(new_ranges(&cuts));
         Ok(Unit { buffer, cuts, packs, leaf, shift, found, missed })
     }
@@ -243,23 +252,35 @@ impl Look {
     }
 }
 
-/// Cuts anew what is new anyway, where short pieces have piled up: with as few pieces as there can be. Very short ones that
-/// are not new go along.
-fn mended(cuts: Vec<Cut>, stretch: &mut Stretch, page: usize) -> Result<Vec<Cut>> {
-    let is_other = |cut: &Cut| matches!(cut.what, Page::Other(_));
-    let joins = |cut: &Cut| match cut.what {
+/// Whether a cut may be cut anew together with new ones beside it.
+fn joins(cut: &Cut, page: usize) -> bool {
+    match cut.what {
         Page::Other(_) => true,
         Page::Same(..) => (cut.len as usize) < page / 4,
         Page::Zero => false,
-    };
+    }
+}
+
+/// Whether cuts that lie side by side are more than there need be, and any of them is new.
+fn is_mendable(run: &[Cut], page: usize) -> bool {
+    let len: usize = run.iter().map(|cut| cut.len as usize).sum();
+    run.iter().any(|cut| matches!(cut.what, Page::Other(_))) && len.div_ceil(page) < run.len()
+}
+
+fn needs_mending(cuts: &[Cut], page: usize) -> bool {
+    cuts.chunk_by(|a, b| joins(a, page) && joins(b, page)).any(|run| is_mendable(run, page))
+}
+
+/// Cuts anew what is new anyway, where short pieces have piled up: with as few pieces as there can be. Very short ones that
+/// are not new go along.
+fn mended(cuts: Vec<Cut>, stretch: &mut Stretch, page: usize) -> Result<Vec<Cut>> {
     let mut mended = Vec::with_capacity(cuts.len());
     let mut at = 0;
-    for run in cuts.chunk_by(|a, b| joins(a) && joins(b)) {
+    for run in cuts.chunk_by(|a, b| joins(a, page) && joins(b, page)) {
         let len: usize = run.iter().map(|cut| cut.len as usize).sum();
-        if run.iter().any(is_other) && len.div_ceil(page) < run.len() {
+        if is_mendable(run, page) {
             let again = grid::pages(len, page, true).map(|len| Planned { len: len as u32, theirs: None });
             let planned: Vec<Planned> = again.collect();
-            stretch.whole()?;
             look_at(&planned, &Theirs::default(), at, stretch, &mut mended)?;
         } else {
             mended.extend_from_slice(run);

@@ -82,7 +82,6 @@ impl Repository {
             bytes: views.iter().map(|view| view.part.bytes).sum(),
             tally: tally.into(),
             written,
-            took_ms: u64::try_from((manifest.created_ns - open.entry.since_ns) / 1_000_000).unwrap_or(0),
             boot,
             ..self.new_entry(app, *step, &manifest, at, durability)
         };

@@ -25,11 +25,13 @@ pub fn due(cli: &Cli, out: &Out, args: &DueArgs) -> Result<u8> {
         out.did(|| json!({ "due": true }), || "due: there is no checkpoint yet".to_owned());
         return Ok(0);
     };
-    let since = ((now_ns() - last_ns) as f64 / 1e9).max(0.0);
+    let now = now_ns();
+    let since = now.saturating_sub(last_ns).max(0) as f64 / 1e9;
     let measured = mtti_of(&history);
     let mtti = args.mtti.map(|mtti| mtti.as_secs_f64()).or(measured).unwrap_or(MTTI_ASSUMED);
     let interval = optimal(&history, mtti)?;
-    let due = since >= interval;
+    // A save from the future was made by a clock that was wrong: nobody knows how long ago it was.
+    let due = since >= interval || now < last_ns;
     let value = json!({
         "due": due, "since_s": since, "interval_s": interval, "mtti_s": mtti, "mtti_measured": args.mtti.is_none() && measured.is_some(),
     });

@@ -1,4 +1,4 @@
-//! study: the papers' experiments on the user's own files.
+//! study similarity: how much of each file is found in the one before it.
 
 use serde_json::json;
 
