@@ -65,6 +65,13 @@ impl<'r> Stretch<'r> {
         self.room.is_some()
     }
 
+    /// All was read that is not packed: whoever looks again sees the same bytes.
+    pub fn end_reading(&mut self) {
+        if !self.is_packed() {
+            self.read = None;
+        }
+    }
+
     /// Reads all its bytes anew, and keeps all of them from then on. What was seen of it before does not count any more: it may
     /// have changed since.
     pub fn unpack(&mut self) -> Result<()> {

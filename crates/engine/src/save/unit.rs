@@ -134,6 +134,7 @@ impl Look {
             cuts.clear();
             look_at(&planned, &theirs, 0, &mut stretch, &mut cuts)?;
         }
+        stretch.end_reading();
         let (mut packs, leaf) = (theirs.opens.clone(), theirs.node);
         let (mut found, mut missed, mut from) = (0, 0, 0);
         while self.search

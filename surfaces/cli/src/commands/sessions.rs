@@ -10,7 +10,7 @@ use stdchk::{AppName, Repository, Result, SaveOptions, SessionId, SessionKind};
 use super::save::{is_stdin, options, report};
 use super::{open, open_or_create};
 use crate::args::{Cli, EngineArgs};
-use crate::output::{Out, table};
+use crate::output::{Out, age, table};
 
 pub fn begin(cli: &Cli, out: &Out, app: &str, step: u64, parts: Option<u32>, lease: Duration) -> Result<u8> {
     let app = AppName::new(app)?;
@@ -89,18 +89,25 @@ pub fn list(repository: &Repository, out: &Out) -> Result<u8> {
         if out.json {
             out.object(&json!({
                 "session": entry.id.to_string(), "what": what, "host": entry.owner.host, "pid": entry.owner.pid,
-                "lease_s": entry.lease_ms / 1000, "parts": session.parts.len(),
+                "since_ns": entry.since_ns, "lease_s": entry.lease_ms / 1000, "parts": session.parts.len(),
             }));
             continue;
         }
         let pid = if entry.owner.pid == 0 { "-".to_owned() } else { entry.owner.pid.to_string() };
         let parts = session.parts.len().to_string();
-        rows.push(vec![entry.id.to_string(), what, entry.owner.host.clone(), pid, parts]);
+        rows.push(vec![
+            entry.id.to_string(),
+            what,
+            age(entry.since_ns),
+            entry.owner.host.clone(),
+            pid,
+            parts,
+        ]);
     }
     if !out.json && rows.is_empty() {
         out.note("no session is open");
     } else if !out.json {
-        out.line(&table(&["SESSION", "WHAT", "HOST", "PID", "PARTS"], &rows));
+        out.line(&table(&["SESSION", "WHAT", "BEGUN", "HOST", "PID", "PARTS"], &rows));
     }
     Ok(0)
 }
