@@ -7,12 +7,23 @@ use std::time::Duration;
 use stdchk_kit::{Random, generate};
 
 use crate::timing::command_exists;
+use crate::training::Training;
 
 /// Versions of one image.
 pub struct Series {
     pub name: &'static str,
     /// Each with its length.
     pub files: Vec<(PathBuf, u64)>,
+    /// Nothing in it can be compressed.
+    pub is_noise: bool,
+}
+
+impl Series {
+    fn of_a_program(name: &'static str, files: Vec<PathBuf>) -> Option<Series> {
+        let sized = |path: PathBuf| Some((path.clone(), std::fs::metadata(&path).ok()?.len()));
+        let files = files.into_iter().map(sized).collect::<Option<Vec<_>>>()?;
+        Some(Series { name, files, is_noise: false })
+    }
 }
 
 /// An image that does not compress, and four versions, each with 10 % of the pages rewritten at random places.
@@ -26,7 +37,7 @@ pub fn generated(dir: &Path, mib: usize) -> Series {
         files.push((path, image.len() as u64));
         generate::touch_pages(&mut image, 10, &mut random);
     }
-    Series { name: "generated, 10 % of the pages rewritten each time", files }
+    Series { name: "Generated, 10 % of the pages rewritten each time", files, is_noise: true }
 }
 
 /// The same, but each version also has four pieces inserted, of up to 64 KiB and aligned to nothing.
@@ -41,13 +52,16 @@ pub fn unaligned(dir: &Path, mib: usize) -> Series {
         generate::touch_pages(&mut image, 10, &mut random);
         generate::insert(&mut image, 4, 64 << 10, &mut random);
     }
-    Series { name: "the same with four unaligned insertions each time", files }
+    Series { name: "The same with four unaligned insertions each time", files, is_noise: true }
 }
 
-const MELT: &str = "units lj
+/// A melt of `side`^3 cells of four atoms.
+fn melt(side: usize, run: &str) -> String {
+    format!(
+        "units lj
 atom_style atomic
 lattice fcc 0.8442
-region box block 0 40 0 40 0 40
+region box block 0 {side} 0 {side} 0 {side}
 create_box 1 box
 create_atoms 1 box
 mass 1 1.0
@@ -57,8 +71,18 @@ pair_coeff 1 1 1.0 1.0 2.5
 neighbor 0.3 bin
 neigh_modify every 20 delay 0 check no
 fix 1 all nve
-run 1000000
-";
+{run}
+"
+    )
+}
+
+fn lammps(dir: &Path, input: &str) -> Option<Command> {
+    std::fs::write(dir.join("in.melt"), input).ok()?;
+    let mut lammps = Command::new("lmp");
+    lammps.current_dir(dir).args(["-in", "in.melt", "-log", "none", "-screen", "none"]);
+    lammps.stdout(Stdio::null()).stderr(Stdio::null());
+    Some(lammps)
+}
 
 /// A process that is killed when it is not needed any more.
 struct Killed(Child);
@@ -75,11 +99,7 @@ pub fn gcore_of_lammps(dir: &Path) -> Option<Series> {
     if !command_exists("lmp") || !command_exists("gcore") {
         return None;
     }
-    let input = dir.join("in.melt");
-    std::fs::write(&input, MELT).ok()?;
-    let mut lammps = Command::new("lmp");
-    lammps.current_dir(dir).args(["-in", "in.melt", "-log", "none", "-screen", "none"]);
-    let child = Killed(lammps.stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?);
+    let child = Killed(lammps(dir, &melt(40, "run 1000000"))?.spawn().ok()?);
     let pid = child.0.id();
     let mut files = Vec::new();
     for version in 0..3 {
@@ -92,8 +112,38 @@ pub fn gcore_of_lammps(dir: &Path) -> Option<Series> {
         if !dumped || std::fs::rename(&written, &path).is_err() {
             return None;
         }
-        let len = std::fs::metadata(&path).ok()?.len();
-        files.push((path, len));
+        files.push(path);
     }
-    Some(Series { name: "images of a running LAMMPS (gcore, 6 s apart)", files })
+    Series::of_a_program("Images of a running LAMMPS (gcore, 6 s apart)", files)
+}
+
+/// Four restart files of a LAMMPS run, ten steps apart.
+pub fn restarts_of_lammps(dir: &Path) -> Option<Series> {
+    if !command_exists("lmp") {
+        return None;
+    }
+    let mut lammps = lammps(dir, &melt(64, "restart 10 restart.*\nrun 40"))?;
+    let files = [10, 20, 30, 40].map(|step| dir.join(format!("restart.{step}")));
+    lammps
+        .status()
+        .ok()?
+        .success()
+        .then(|| Series::of_a_program("Restart files of LAMMPS, ten steps apart", files.into()))?
+}
+
+/// Four states of a small network and its optimiser, ten steps of training apart.
+pub fn weights(dir: &Path) -> Series {
+    let mut training = Training::new(2031);
+    let before = training.run(10);
+    let mut after = before;
+    let mut files = Vec::new();
+    for version in 0..4 {
+        let path = dir.join(format!("weights.{version}"));
+        std::fs::write(&path, training.state()).expect("room for the input");
+        files.push(path);
+        after = training.run(10);
+    }
+    assert!(after < before, "the network does not learn: its error was {before} and is {after}");
+    let name = "Weights of a network and the state of Adam, ten steps of training apart";
+    Series::of_a_program(name, files).expect("files that were just written")
 }

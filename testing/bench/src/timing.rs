@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 /// A process to be timed.
@@ -32,16 +32,23 @@ impl Run {
         self.go_measured().0
     }
 
-    /// Runs it to its end; the seconds that it took, and its peak memory in KiB where the system tells.
-    pub fn go_measured(&self) -> (f64, u64) {
+    /// Starts it, and does not wait.
+    pub fn start(&self) -> Child {
+        self.start_with(Stdio::null())
+    }
+
+    /// The same, with something to read.
+    pub fn start_with(&self, input: Stdio) -> Child {
         let mut command = Command::new(&self.program);
         command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
+        let quiet = command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null());
+        quiet.spawn().unwrap_or_else(|e| panic!("{:?}: {e}", self.program))
+    }
+
+    /// Runs it to its end; the seconds that it took, and its peak memory in KiB where the system tells.
+    pub fn go_measured(&self) -> (f64, u64) {
         let begun = Instant::now();
-        let mut child = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|e| panic!("{:?}: {e}", self.program));
+        let mut child = self.start();
         let mut peak = 0;
         let status = loop {
             peak = peak.max(peak_kib(child.id()).unwrap_or(0));
@@ -85,9 +92,20 @@ impl Figures {
         self.0.get(name).map(|values| summary(values)[1])
     }
 
-    /// Minimum, median and maximum of each.
-    pub fn all(&self) -> impl Iterator<Item = (&str, [f64; 3])> {
-        self.0.iter().map(|(name, values)| (name.as_str(), summary(values)))
+    /// The median of one over that of another.
+    pub fn ratio(&self, over: &str, under: &str) -> f64 {
+        let median = |name| self.median(name).unwrap_or_else(|| panic!("{name:?} was not measured"));
+        median(over) / median(under)
+    }
+
+    /// Prints a table of all.
+    pub fn print(&self, what: &str) {
+        println!("| {what} | median | least | most |\n|---|---|---|---|");
+        for (name, values) in &self.0 {
+            let [least, median, most] = summary(values);
+            println!("| {name} | {median:.3} | {least:.3} | {most:.3} |");
+        }
+        println!();
     }
 }
 
