@@ -17,6 +17,8 @@ pub enum Sort {
     Repository,
     /// A segment of the fingerprint index.
     Index,
+    /// What manifests name, noted by collections.
+    Named,
 }
 
 const VERSION: u16 = 1;
@@ -32,6 +34,7 @@ impl Sort {
             Sort::Mark => b"STDCHKMK",
             Sort::Repository => b"STDCHKRP",
             Sort::Index => b"STDCHKIX",
+            Sort::Named => b"STDCHKNM",
         }
     }
 
@@ -42,6 +45,7 @@ impl Sort {
             Sort::Mark => "mark",
             Sort::Repository => "repository record",
             Sort::Index => "index segment",
+            Sort::Named => "note of what manifests name",
         }
     }
 }

@@ -294,8 +294,19 @@ fn new_record() -> Result<Vec<u8>> {
 
 /// Refuses to make a repository among other people's files. One that was being made is gone on with.
 fn check_is_ours(root: &Path) -> Result<()> {
-    let ours =
-        ["packs", "log", "snapshots", "index", "beats", "tmp", "lost+found", "mark", "ballast", RECORD];
+    let ours = [
+        "packs",
+        "log",
+        "snapshots",
+        "index",
+        "beats",
+        "tmp",
+        "lost+found",
+        "mark",
+        "named",
+        "ballast",
+        RECORD,
+    ];
     let entries = std::fs::read_dir(root).context(|| format!("cannot list {}", root.display()))?;
     for entry in entries {
         let name = entry.context(|| format!("cannot list {}", root.display()))?.file_name();

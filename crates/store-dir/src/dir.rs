@@ -93,7 +93,7 @@ impl DirStore {
             }
             Ok(())
         };
-        look(String::new(), &|name| matches!(name, "stdchk" | "mark" | BALLAST))?;
+        look(String::new(), &|name| matches!(name, "stdchk" | "mark" | "named" | BALLAST))?;
         look("packs".to_owned(), &|_| false)?;
         for folder in self.fs.list_dirs("packs").context(|| self.failed("cannot list", "packs"))? {
             let folder = format!("packs/{folder}");

@@ -3,7 +3,7 @@
 //! Which chunks are live is read from the trees of the checkpoints that name the pack, newest first, and in that
 //! order they are written, so that the newest checkpoint reads in long runs.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use stdchk_catalog::{CheckpointEntry, Op, OpenSession, SessionKind, State};
@@ -115,23 +115,12 @@ fn is_forwarded(state: &State, name: &PackName) -> bool {
     state.forwards().contains_key(name)
 }
 
-/// Packs that hold manifests and heads of parts: these are found by locators, which forwards do not move.
-fn homes(vault: &Vault, state: &State) -> Result<BTreeSet<PackName>> {
-    let mut homes = BTreeSet::new();
-    for entry in state.checkpoints() {
-        homes.insert(entry.manifest.pack.name);
-        let view = View::open(vault, &entry.manifest)?;
-        homes.extend(view.manifest.parts.iter().map(|part| part.pack.name));
-    }
-    Ok(homes)
-}
-
 /// Packs that may be worth it: no checkpoint names even half of their bytes.
 fn candidates(
     vault: &Vault,
     state: &State,
     packs: &BTreeMap<PackName, u64>,
-    live: &Live,
+    live: &mut Live,
 ) -> Result<Vec<PackRef>> {
     let mut named = live.named();
     for (old, forward) in state.forwards() {
@@ -140,7 +129,7 @@ fn candidates(
             table.packs.iter().for_each(|pack| _ = named.entry(pack.name).or_insert(0));
         }
     }
-    let homes = homes(vault, state)?;
+    let homes = live.homes();
     let mut found = Vec::new();
     for (name, most) in named {
         let Some(&bytes) = packs.get(&name) else { continue };
@@ -149,16 +138,15 @@ fn candidates(
         if barred || bytes < PACK_BYTES_MIN {
             continue;
         }
-        let Ok(open) = vault.open_named(name) else { continue };
-        if most < raw_bytes(&open.footer) / 2 && bases_are_sound(vault, &open) {
+        let is_worth_it = live.raw_bytes(vault, name).is_some_and(|raw| most < raw / 2);
+        if is_worth_it
+            && let Ok(open) = vault.open_named(name)
+            && bases_are_sound(vault, &open)
+        {
             found.push(open.pack);
         }
     }
     Ok(found)
-}
-
-fn raw_bytes(footer: &stdchk_object::pack::Footer) -> u64 {
-    footer.runs().iter().map(|run| u64::from(run.raw_len)).sum()
 }
 
 fn chunk_bytes(footer: &stdchk_object::pack::Footer, chunk: u32) -> u64 {
@@ -188,7 +176,7 @@ fn choose(
     ground: &Ground,
     state: &Arc<State>,
     packs: &BTreeMap<PackName, u64>,
-    live: &Live,
+    live: &mut Live,
 ) -> Result<(Vec<Compaction>, Marks, Vault)> {
     let vault = ground.vault(state);
     let candidates = match may_be_taken_back(state) {
@@ -203,7 +191,7 @@ fn choose(
     let mut total = 0;
     for pack in candidates {
         let open = vault.open(&pack)?;
-        let raw = raw_bytes(&open.footer);
+        let raw = live.raw_bytes(&vault, pack.name).unwrap_or(0);
         let live_chunks = marks.chunks[&pack.name].iter().enumerate().filter(|(_, live)| **live);
         let live_bytes = live_chunks.map(|(chunk, _)| chunk_bytes(&open.footer, chunk as u32)).sum::<u64>();
         // Rewriting frees more than it costs only while the dead outweigh the living.
@@ -220,7 +208,7 @@ pub fn plan(
     ground: &Ground,
     state: &Arc<State>,
     packs: &BTreeMap<PackName, u64>,
-    live: &Live,
+    live: &mut Live,
 ) -> Result<Vec<Compaction>> {
     Ok(choose(ground, state, packs, live)?.0)
 }
@@ -230,15 +218,15 @@ pub fn compact(
     ground: &Ground,
     state: &Arc<State>,
     packs: &BTreeMap<PackName, u64>,
-    live: &Live,
+    live: &mut Live,
 ) -> Result<Vec<Compaction>> {
     if choose(ground, state, packs, live)?.0.is_empty() {
         return Ok(Vec::new());
     }
     let session = Session::open(ground.catalog.clone(), SessionKind::Upkeep, &ground.owner)?;
     let state = session.state().clone();
-    let live = all_readable(ground, &state)?;
-    let (chosen, mut marks, vault) = choose(ground, &state, packs, &live)?;
+    let mut live = all_readable(ground, &state)?;
+    let (chosen, mut marks, vault) = choose(ground, &state, packs, &mut live)?;
     let mut rewriter =
         Rewriter::new(ground.store.clone(), ground.workers.clone(), session.id(), writer_number()?);
     let moved = rewrite(&vault, &chosen, &marks, &mut rewriter)

@@ -56,7 +56,7 @@ pub fn plan_gc(ground: &Ground) -> Result<GcPlan> {
     let packs = list(ground)?;
     let state = ground.catalog.state()?;
     let fenced = suspects(ground, &state)?;
-    let mut live = Live::new();
+    let mut live = Live::remembered(ground);
     live.follow(ground, &state)?;
     let needed = live.needed(ground, &state)?;
     let gone: HashSet<SessionId> = fenced.iter().map(|suspect| suspect.session).collect();
@@ -78,7 +78,7 @@ pub fn plan_gc(ground: &Ground) -> Result<GcPlan> {
     let waits = |name: &PackName| state.condemned().get(name).map_or(oldest != u64::MAX, |&at| at >= oldest);
     let (waiting, removed) = garbage.iter().partition(|(name, _)| waits(name));
     Ok(GcPlan {
-        compacted: compact::plan(ground, &state, &packs, &live).unwrap_or_default(),
+        compacted: compact::plan(ground, &state, &packs, &mut live).unwrap_or_else(not_compacted),
         live: live_sum(&packs, &needed),
         condemned: garbage.into_iter().filter(|(name, _)| !state.condemned().contains_key(name)).collect(),
         fenced,
@@ -99,22 +99,31 @@ pub fn collect(ground: &Ground, compaction: bool) -> Result<GcPlan> {
 
 fn collect_all(ground: &Ground, compaction: bool) -> Result<GcPlan> {
     let mut done = GcPlan { fenced: fence(ground)?, ..GcPlan::default() };
-    let mut live = Live::new();
+    let mut live = Live::remembered(ground);
+    let mut packs = list(ground)?;
     if compaction {
-        let packs = list(ground)?;
         let state = ground.catalog.state()?;
         live.follow(ground, &state)?;
         // What cannot be compacted must not stop what can be collected.
-        match compact::compact(ground, &state, &packs, &live) {
+        match compact::compact(ground, &state, &packs, &mut live) {
             Ok(compacted) => done.compacted = compacted,
-            // Another collector may have been faster; what is damaged is told by `verify`.
-            Err(error) => tracing::info!("nothing was compacted: {error}"),
+            Err(error) => done.compacted = not_compacted(error),
         }
     }
-    let packs = condemn(ground, &mut live, &mut done)?;
+    if !done.compacted.is_empty() {
+        packs = list(ground)?;
+    }
+    condemn(ground, &mut live, &packs, &mut done)?;
     sweep(ground, &mut live, &packs, &mut done)?;
     tidy(ground, &mut live, &done)?;
+    live.remember(ground);
     Ok(done)
+}
+
+/// Another collector may have been faster; what is damaged is told by `verify`.
+fn not_compacted(error: Error) -> Vec<Compaction> {
+    tracing::info!("nothing was compacted: {error}");
+    Vec::new()
 }
 
 fn list(ground: &Ground) -> Result<BTreeMap<PackName, u64>> {
@@ -175,14 +184,18 @@ fn fence(ground: &Ground) -> Result<Vec<Suspect>> {
 }
 
 /// Condemns garbage. The packs are listed before the state is read: see `docs/COMMIT.md`.
-fn condemn(ground: &Ground, live: &mut Live, done: &mut GcPlan) -> Result<BTreeMap<PackName, u64>> {
-    let packs = list(ground)?;
+fn condemn(
+    ground: &Ground,
+    live: &mut Live,
+    packs: &BTreeMap<PackName, u64>,
+    done: &mut GcPlan,
+) -> Result<()> {
     let mut todo: Option<Vec<PackName>> = None;
     for _ in 0..RETRIES_MAX {
         let state = ground.catalog.state()?;
         live.follow(ground, &state)?;
         let needed = live.needed(ground, &state)?;
-        done.live = live_sum(&packs, &needed);
+        done.live = live_sum(packs, &needed);
         let garbage = |name: &PackName| {
             !needed.contains_key(name)
                 && !state.sessions().contains_key(&name.session)
@@ -195,7 +208,7 @@ fn condemn(ground: &Ground, live: &mut Live, done: &mut GcPlan) -> Result<BTreeM
             Some(first) => first.iter().copied().filter(garbage).collect(),
         };
         let Some(batch) = names.chunks(PACKS_PER_RECORD).next().map(<[PackName]>::to_vec) else {
-            return Ok(packs);
+            return Ok(());
         };
         todo = Some(names);
         let commits = state.commits();
@@ -209,7 +222,7 @@ fn condemn(ground: &Ground, live: &mut Live, done: &mut GcPlan) -> Result<BTreeM
         }
     }
     // Others commit so often that no moment was found; what is left goes next time.
-    Ok(packs)
+    Ok(())
 }
 
 /// Removes condemned packs that no session can refer to any more.

@@ -8,6 +8,7 @@ mod compact;
 mod gc;
 mod health;
 mod live;
+mod note;
 mod prune;
 mod repair;
 mod verify;

@@ -1,62 +1,76 @@
-//! Which packs checkpoints refer to: read from manifests and heads of parts, never from trees.
+//! Which packs checkpoints refer to: read from manifests and heads of parts, never from trees. What was read is noted for
+//! the next time, because manifests do not change.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use stdchk_catalog::State;
 use stdchk_engine::{Vault, View};
 use stdchk_object::error::Context;
-use stdchk_object::{Locator, PackName, PackRef, Result};
+use stdchk_object::{PackName, Result};
 
 use crate::Ground;
-
-/// What one checkpoint names.
-#[derive(Clone, Default)]
-struct Named {
-    packs: Vec<(PackRef, u64)>,
-}
+use crate::note::Note;
 
 /// The packs that the checkpoints of a state name. It can follow the state as that goes on, and then reads only
 /// the manifests that are new.
+#[derive(Default)]
 pub struct Live {
-    by_manifest: HashMap<Locator, Arc<Named>>,
+    note: Note,
 }
 
 impl Live {
-    /// Nothing read yet.
+    /// Nothing read yet: every manifest will be.
     pub fn new() -> Live {
-        Live { by_manifest: HashMap::new() }
+        Live::default()
+    }
+
+    /// Goes on from what was noted before.
+    pub fn remembered(ground: &Ground) -> Live {
+        Live { note: Note::read(&*ground.objects) }
+    }
+
+    /// Notes what was read, for the next time.
+    pub fn remember(&self, ground: &Ground) {
+        if let Err(error) = self.note.write(&*ground.objects) {
+            tracing::debug!("the next collection has to read all manifests again: {error}");
+        }
     }
 
     /// Reads what is new in `state`. Fails if any manifest cannot be read: then nothing may be called garbage.
     pub fn follow(&mut self, ground: &Ground, state: &Arc<State>) -> Result<()> {
         let vault = ground.vault(state);
-        let mut followed = HashMap::new();
+        let mut there = HashSet::new();
         for entry in state.checkpoints() {
-            let named = match self.by_manifest.remove(&entry.manifest) {
-                Some(named) => named,
-                None => Arc::new(named(&vault, &entry.manifest).context(|| {
-                    format!(
-                        "nothing was collected, because checkpoint {0} cannot be read; 'stdchk verify {0}' says more, \
-                         'stdchk forget {0}' gives it up",
-                        entry.id()
-                    )
-                })?),
-            };
-            followed.insert(entry.manifest, named);
+            there.insert(entry.manifest);
+            if self.note.knows(&entry.manifest) {
+                continue;
+            }
+            let view = View::open(&vault, &entry.manifest).context(|| {
+                format!(
+                    "nothing was collected, because checkpoint {0} cannot be read; 'stdchk verify {0}' says more, \
+                     'stdchk forget {0}' gives it up",
+                    entry.id()
+                )
+            })?;
+            let parts = view.manifest.parts.iter().map(|at| at.pack.name);
+            let homes: Vec<PackName> = [entry.manifest.pack.name].into_iter().chain(parts).collect();
+            let references = view.parts.iter().flat_map(|part| part.references());
+            let packs: Vec<_> = references.map(|(pack, bytes)| (pack.name, bytes)).collect();
+            self.note.add(entry.manifest, &homes, &packs);
         }
-        self.by_manifest = followed;
+        self.note.keep_only(&there);
         Ok(())
     }
 
     /// Every pack that is named, and the most bytes of it that any one checkpoint names.
     pub fn named(&self) -> BTreeMap<PackName, u64> {
-        let mut all: BTreeMap<PackName, u64> = BTreeMap::new();
-        for (pack, bytes) in self.by_manifest.values().flat_map(|named| &named.packs) {
-            let most = all.entry(pack.name).or_default();
-            *most = (*most).max(*bytes);
-        }
-        all
+        self.note.named()
+    }
+
+    /// Packs that hold manifests and heads of parts: these are found by locators, which forwards do not move.
+    pub fn homes(&self) -> BTreeSet<PackName> {
+        self.note.homes()
     }
 
     /// The packs that must stay: those named, or where their chunks went.
@@ -75,14 +89,15 @@ impl Live {
         }
         Ok(needed)
     }
-}
 
-fn named(vault: &Vault, manifest: &Locator) -> Result<Named> {
-    let view = View::open(vault, manifest)?;
-    let mut packs = vec![(manifest.pack, 0)];
-    for (part, at) in view.parts.iter().zip(&view.manifest.parts) {
-        packs.push((at.pack.resolved(&manifest.pack), 0));
-        packs.extend(part.references());
+    /// Bytes of a pack's chunks before compression, as its footer says; nothing where it cannot be read.
+    pub fn raw_bytes(&mut self, vault: &Vault, pack: PackName) -> Option<u64> {
+        if let Some(raw) = self.note.raw_bytes(&pack) {
+            return Some(raw);
+        }
+        let open = vault.open_named(pack).ok()?;
+        let raw = open.footer.runs().iter().map(|run| u64::from(run.raw_len)).sum();
+        self.note.add_raw_bytes(pack, raw);
+        Some(raw)
     }
-    Ok(Named { packs })
 }
