@@ -1,10 +1,11 @@
 //! Bringing blobs back: leaves in parallel, each read, verified and handed on.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
-use stdchk_object::Result;
 use stdchk_object::tree::{Blob, Leaf, Piece};
+use stdchk_object::{Error, Kind, Result};
 
 use crate::buffers::{Buffer, Buffers};
 use crate::vault::{LeafAt, Roots, Scratch, Vault, locked};
@@ -18,6 +19,8 @@ pub trait Sink: Send + Sync {
 
 /// Leaves that may be under way at once, for each worker.
 const AHEAD: usize = 2;
+/// Bytes that are read, checked and written together.
+const SLICE_BYTES: usize = 512 << 10;
 /// Leaves that may be under way at once take no more of the budget than this part of it.
 const MEMORY_PART: usize = 4;
 
@@ -47,8 +50,17 @@ pub struct Reader<'a> {
 impl Reader<'_> {
     /// Reads the blob into `sink`. `progress` is told of bytes that are done.
     pub fn restore(&self, sink: &Arc<dyn Sink>, progress: &dyn Fn(u64)) -> Result<()> {
-        let sink = sink.clone();
-        let job = move |leaf: &Leaf, start, buffer: Buffer| write_data(leaf, start, &buffer, &*sink);
+        // Of those of a worker one is filled while another waits to be written.
+        let buffers = Buffers::new(2 * self.workers.count() + 1, SLICE_BYTES);
+        let turns = Turns { sink: sink.clone(), state: Mutex::default() };
+        let job = move |at: &LeafHere, scratch: &mut Scratch| {
+            at.vault.slices(&at.roots, &at.leaf, SLICE_BYTES)?.iter().try_for_each(|slice| {
+                let mut buffer = buffers.take();
+                buffer.set_len(slice.len);
+                at.vault.read_slice(slice, &mut buffer, scratch)?;
+                turns.write(at.start + slice.start as u64, buffer)
+            })
+        };
         self.leaves(job, &mut |_, len| {
             progress(len);
             Ok(())
@@ -57,14 +69,18 @@ impl Reader<'_> {
 
     /// Calls `each` with the blob's bytes, in order.
     pub fn stream(&self, each: &mut dyn FnMut(Stretch) -> Result<()>) -> Result<()> {
-        let job = |leaf: &Leaf, _, mut buffer: Buffer| {
-            let mut at = 0;
-            for piece in &leaf.pieces {
-                let end = at + piece.bytes() as usize;
+        let buffers = Buffers::new(self.ahead(), self.blob.leaf_bytes() as usize);
+        let job = move |at: &LeafHere, scratch: &mut Scratch| {
+            let mut buffer = buffers.take();
+            buffer.set_len(at.leaf.bytes() as usize);
+            at.vault.read_leaf(&at.roots, &at.leaf, &mut buffer, scratch)?;
+            let mut start = 0;
+            for piece in &at.leaf.pieces {
+                let end = start + piece.bytes() as usize;
                 if matches!(piece, Piece::Hole(_)) {
-                    buffer[at..end].fill(0);
+                    buffer[start..end].fill(0);
                 }
-                at = end;
+                start = end;
             }
             Ok(buffer)
         };
@@ -74,16 +90,20 @@ impl Reader<'_> {
         })
     }
 
-    /// Reads all leaves; the workers do `job` with each one's bytes, of which those of holes are undefined. `done` gets
-    /// the results in the order of the blob with how many bytes each stands for, and `None` for holes.
+    /// Leaves that may be under way at once.
+    fn ahead(&self) -> usize {
+        let fitting = self.memory / MEMORY_PART / self.blob.leaf_bytes() as usize;
+        (self.workers.count() * AHEAD).min(fitting).max(1)
+    }
+
+    /// Visits all leaves; the workers do `job` with each. `done` gets the results in the order of the blob with how many bytes each
+    /// stands for, and `None` for holes.
     fn leaves<T: Send + 'static>(
         &self,
-        job: impl Fn(&Leaf, u64, Buffer) -> Result<T> + Send + Sync + 'static,
+        job: impl Fn(&LeafHere, &mut Scratch) -> Result<T> + Send + Sync + 'static,
         done: &mut dyn FnMut(Option<T>, u64) -> Result<()>,
     ) -> Result<()> {
-        let fitting = self.memory / MEMORY_PART / self.blob.leaf_bytes() as usize;
-        let limit = (self.workers.count() * AHEAD).min(fitting).max(1);
-        let buffers = Buffers::new(limit, self.blob.leaf_bytes() as usize);
+        let limit = self.ahead();
         let scratches = Arc::new(Mutex::new(Vec::<Scratch>::new()));
         let job = Arc::new(job);
         let mut under_way: VecDeque<(Option<Answer<T>>, u64)> = VecDeque::new();
@@ -95,15 +115,13 @@ impl Reader<'_> {
             }
             let answer = (at != LeafAt::Hole).then(|| {
                 let (vault, roots, blob) = (self.vault.clone(), self.roots.clone(), self.blob.clone());
-                let (job, buffers, scratches) = (job.clone(), buffers.clone(), scratches.clone());
+                let (job, scratches) = (job.clone(), scratches.clone());
                 self.workers.ask(move |_| {
                     let leaf = vault.leaf(&roots, &blob, &at, len)?;
-                    let mut buffer = buffers.take();
-                    buffer.set_len(leaf.bytes() as usize);
                     let mut scratch = locked(&scratches).pop().unwrap_or_default();
-                    vault.read_leaf(&roots, &leaf, &mut buffer, &mut scratch)?;
+                    let done = job(&LeafHere { vault, roots, leaf, start }, &mut scratch);
                     locked(&scratches).push(scratch);
-                    job(&leaf, start, buffer)
+                    done
                 })
             });
             under_way.push_back((answer, len));
@@ -119,17 +137,54 @@ impl Reader<'_> {
     }
 }
 
-fn write_data(leaf: &Leaf, start: u64, buffer: &[u8], sink: &dyn Sink) -> Result<()> {
-    let (mut at, mut from) = (0usize, 0usize);
-    for piece in &leaf.pieces {
-        let end = at + piece.bytes() as usize;
-        if matches!(piece, Piece::Hole(_)) {
-            if at > from {
-                sink.write_at(start + from as u64, &buffer[from..at])?;
-            }
-            from = end;
+/// Writes into a sink, one at a time: the kernel lets nobody else write to the same file meanwhile, and who waits for it burns a
+/// processor. So who finds another one writing leaves what it has to that one.
+struct Turns {
+    sink: Arc<dyn Sink>,
+    state: Mutex<Turn>,
+}
+
+#[derive(Default)]
+struct Turn {
+    waiting: VecDeque<(u64, Buffer)>,
+    somebody_writes: bool,
+}
+
+impl Turns {
+    /// Writes these bytes, or has them written before the one who writes now returns. An error is told to the one who met it.
+    fn write(&self, offset: u64, buffer: Buffer) -> Result<()> {
+        let mut state = locked(&self.state);
+        state.waiting.push_back((offset, buffer));
+        if state.somebody_writes {
+            return Ok(());
         }
-        at = end;
+        state.somebody_writes = true;
+        let mut done = Ok(());
+        while let Some((offset, buffer)) = state.waiting.pop_front() {
+            drop(state);
+            // After an error nothing is written any more, but buffers must come free.
+            if done.is_ok() {
+                done = self.write_now(offset, &buffer);
+            }
+            drop(buffer);
+            state = locked(&self.state);
+        }
+        state.somebody_writes = false;
+        done
     }
-    if at > from { sink.write_at(start + from as u64, &buffer[from..at]) } else { Ok(()) }
+
+    /// A panic of the sink must not leave others waiting for buffers for ever.
+    fn write_now(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let written = catch_unwind(AssertUnwindSafe(|| self.sink.write_at(offset, bytes)));
+        written.unwrap_or_else(|_| Err(Error::new(Kind::Io, "what takes the bytes panicked")))
+    }
+}
+
+/// A leaf that a worker has before it.
+struct LeafHere {
+    vault: Arc<Vault>,
+    roots: Arc<Roots>,
+    leaf: Leaf,
+    /// Where it begins in the blob.
+    start: u64,
 }

@@ -99,6 +99,9 @@ impl Source for FileSource {
     }
 }
 
+/// Shorter files are not worth a promise.
+const RESERVED_BYTES_MIN: u64 = 1 << 20;
+
 /// A file that is being restored.
 pub struct FileSink {
     file: File,
@@ -106,11 +109,20 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Creates a file of `len` bytes, all of them a hole at first.
-    pub fn create(path: &Path, len: u64) -> Result<FileSink> {
+    /// Creates a file of `len` bytes, all of them a hole at first. With `reserve` there is room for all of them, where the file system
+    /// can promise that: writing is faster then, and a full disk is told before anything is written.
+    pub fn create(path: &Path, len: u64, reserve: bool) -> Result<FileSink> {
         let cannot = || format!("cannot create {}", path.display());
         let file = File::options().write(true).create_new(true).mode(0o600).open(path).context(cannot)?;
         file.set_len(len).context(cannot)?;
+        if reserve && len >= RESERVED_BYTES_MIN {
+            use rustix::{fs::FallocateFlags, io::Errno};
+            let reserved = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len);
+            // Who cannot promise anything is written to all the same.
+            if let Err(full @ (Errno::NOSPC | Errno::DQUOT)) = reserved {
+                return Err(std::io::Error::from(full)).context(cannot);
+            }
+        }
         Ok(FileSink { file, path: path.to_owned() })
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use stdchk_object::tree::{Extent, Leaf, Piece};
+use stdchk_object::tree::{Leaf, Piece};
 use stdchk_object::{Error, Result};
 
 use super::extents::Span;
@@ -16,9 +16,18 @@ const GAP_MAX: u64 = 16 << 10;
 /// And no more than this in one call.
 const GAPS_MAX: u64 = 256 << 10;
 
+/// A part of a leaf without holes.
+pub struct Slice {
+    /// Where it begins in the leaf.
+    pub start: usize,
+    /// Its length.
+    pub len: usize,
+    spans: Vec<Span>,
+}
+
 /// Chunks of a run that lie side by side, stored as they are, and where they go.
 struct Fetch<'a> {
-    span: Span,
+    span: &'a Span,
     offset: u64,
     target: &'a mut [u8],
 }
@@ -50,6 +59,31 @@ fn count_near(fetches: &[Fetch]) -> usize {
 }
 
 impl Vault {
+    /// The parts of a leaf between its holes, in order, each of at most `limit` bytes unless one run gives more.
+    pub fn slices(&self, roots: &Roots, leaf: &Leaf, limit: usize) -> Result<Vec<Slice>> {
+        let mut slices: Vec<Slice> = Vec::new();
+        let mut at = 0;
+        for piece in &leaf.pieces {
+            let Piece::Data(extent) = piece else {
+                at += piece.bytes() as usize;
+                continue;
+            };
+            self.spans(roots, extent, |span| {
+                let len = span.len as usize;
+                match slices.last_mut() {
+                    Some(slice) if slice.start + slice.len == at && slice.len + len <= limit => {
+                        slice.len += len;
+                        slice.spans.push(span);
+                    }
+                    _ => slices.push(Slice { start: at, len, spans: vec![span] }),
+                }
+                at += len;
+                Ok(())
+            })?;
+        }
+        Ok(slices)
+    }
+
     /// The bytes of a leaf into `target`, which is exactly as long. Holes are left as they are.
     pub fn read_leaf(
         &self,
@@ -58,13 +92,23 @@ impl Vault {
         target: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<()> {
-        let mut fetches = Vec::new();
+        let slices = self.slices(roots, leaf, usize::MAX)?;
+        slices.iter().try_for_each(|slice| {
+            self.read_slice(slice, &mut target[slice.start..slice.start + slice.len], scratch)
+        })
+    }
+
+    /// The bytes of a slice into `target`, which is exactly as long.
+    pub fn read_slice(&self, slice: &Slice, target: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+        let mut fetches = Vec::with_capacity(slice.spans.len());
         let mut rest = target;
-        for piece in &leaf.pieces {
-            let (head, tail) = std::mem::take(&mut rest).split_at_mut(piece.bytes() as usize);
+        for span in &slice.spans {
+            let (head, tail) = std::mem::take(&mut rest).split_at_mut(span.len as usize);
             rest = tail;
-            if let Piece::Data(extent) = piece {
-                self.plan(roots, extent, head, scratch, &mut fetches)?;
+            match span.plain_offset() {
+                Some(offset) => fetches.push(Fetch { span, offset, target: head }),
+                // What is compressed or wanted only in part is read at once.
+                None => self.read_span(span, head, scratch)?,
             }
         }
         fetches.sort_unstable_by_key(|fetch| (fetch.pack().pack.name, fetch.offset));
@@ -76,27 +120,6 @@ impl Vault {
             rest = others;
         }
         Ok(())
-    }
-
-    /// Notes what must be fetched for an extent; what is compressed or wanted only in part is read at once.
-    fn plan<'a>(
-        &self,
-        roots: &Roots,
-        extent: &Extent,
-        target: &'a mut [u8],
-        scratch: &mut Scratch,
-        fetches: &mut Vec<Fetch<'a>>,
-    ) -> Result<()> {
-        let mut rest = target;
-        self.spans(roots, extent, |span| {
-            let (head, tail) = std::mem::take(&mut rest).split_at_mut(span.len as usize);
-            rest = tail;
-            match span.plain_offset() {
-                Some(offset) => fetches.push(Fetch { span, offset, target: head }),
-                None => self.read_span(&span, head, scratch)?,
-            }
-            Ok(())
-        })
     }
 
     /// Reads chunks that lie near each other with one call, and checks them.

@@ -87,7 +87,10 @@ impl Checkpoint<'_> {
                 Body::Dir => {}
                 Body::Link(link) => std::os::unix::fs::symlink(link, &path).context(|| cannot(&path))?,
                 Body::File(content) | Body::Stream(content) => {
-                    let sink: Arc<dyn Sink> = Arc::new(FileSink::create(&path, content.blob.len)?);
+                    // What was zeros becomes holes, which take no room.
+                    let has_holes = content.tally.zero > 0;
+                    let sink: Arc<dyn Sink> =
+                        Arc::new(FileSink::create(&path, content.blob.len, !has_holes)?);
                     self.read_into(ranked, &sink, progress)?;
                 }
             }
