@@ -16,11 +16,16 @@
 
 mod interval;
 mod latency;
+mod machines;
 mod simulate;
 mod viability;
 
 pub use interval::{Interval, Job};
 pub use latency::{Latency, Overlay};
+pub use machines::{
+    Intrepid, LAMMPS_APPLICATION, LAMMPS_SYSTEM, MACHINES, MINI_APPLICATIONS, Machine, OBJECTS_PER_SECOND,
+    Path, Point,
+};
 pub use simulate::{Failures, Simulated, simulate};
 pub use viability::Compression;
 

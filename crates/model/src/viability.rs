@@ -45,11 +45,26 @@ impl Compression {
         Ok(if self.saved > 0.0 { self.compress } else { 0.0 })
     }
 
+    /// Seconds to commit so many bytes to a store of that rate when writing waits for compression (the compression paper, III).
+    pub fn waited(&self, bytes: f64, store: f64) -> Result<f64> {
+        self.check()?;
+        Ok(bytes / self.compress + self.stored_time(bytes, store)?)
+    }
+
+    /// Seconds to bring them back when decompression waits for reading.
+    pub fn waited_back(&self, bytes: f64, store: f64) -> Result<f64> {
+        self.check()?;
+        Ok(bytes / self.decompress + self.stored_time(bytes, store)?)
+    }
+
+    fn stored_time(&self, bytes: f64, store: f64) -> Result<f64> {
+        Ok(bytes * (1.0 - self.saved) / positive(store, "the bandwidth of the store")?)
+    }
+
     /// Seconds to commit so many bytes to a store of that rate when compressing and writing overlap: the slower counts.
     pub fn overlapped(&self, bytes: f64, store: f64) -> Result<f64> {
         self.check()?;
-        let store = positive(store, "the bandwidth of the store")?;
-        Ok((bytes / self.compress).max(bytes * (1.0 - self.saved) / store))
+        Ok((bytes / self.compress).max(self.stored_time(bytes, store)?))
     }
 }
 

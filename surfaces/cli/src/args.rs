@@ -327,6 +327,12 @@ pub struct DueArgs {
 /// What is known of the job and its machine.
 #[derive(Args)]
 pub struct PlanArgs {
+    /// Compute the figures of the papers for one of their machines instead.
+    #[arg(long, value_name = "MACHINE", value_parser = crate::commands::MACHINES)]
+    pub reproduce: Option<String>,
+    /// Draw a chart (SVG): the share of work over the interval, or the papers' figures.
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<std::path::PathBuf>,
     /// Use what was measured of this application for whatever is not given.
     #[arg(long, value_name = "APP")]
     pub app: Option<String>,
@@ -334,20 +340,27 @@ pub struct PlanArgs {
     #[arg(long, default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     pub nodes: u64,
     /// Size of a checkpoint, all nodes together.
-    #[arg(long, value_name = "SIZE", value_parser = parse::bytes, required_unless_present = "app")]
+    #[arg(long, value_name = "SIZE", value_parser = parse::bytes, required_unless_present_any = ["app", "reproduce"])]
     pub ckpt_size: Option<u64>,
     /// What the store takes, all nodes together.
-    #[arg(long, value_name = "RATE", value_parser = parse::rate, required_unless_present = "app")]
+    #[arg(long, value_name = "RATE", value_parser = parse::rate, required_unless_present_any = ["app", "reproduce"])]
     pub bandwidth: Option<u64>,
     /// Mean time between failures of one node.
-    #[arg(long, value_name = "TIME", value_parser = parse::duration, required_unless_present = "app")]
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, required_unless_present_any = ["app", "reproduce"])]
     pub node_mtti: Option<std::time::Duration>,
     /// How long the job would run without checkpoints and failures; with --app a day, if it is not given.
-    #[arg(long, value_name = "TIME", value_parser = parse::duration, required_unless_present = "app")]
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, required_unless_present_any = ["app", "reproduce"])]
     pub solve_time: Option<std::time::Duration>,
-    /// Time before the first byte of a checkpoint, for example to create files.
+    /// Time before the first byte of a checkpoint.
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     pub startup_time: Option<std::time::Duration>,
+    /// Files or objects that the store creates in a second, where every process creates one of its own: for a file each some
+    /// thousands, through one metadata server; for objects that are created in parallel 60000.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub creates_per_second: Option<u64>,
+    /// Processes on each node that create one.
+    #[arg(long, value_name = "N", default_value = "1", requires = "creates_per_second", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub processes_per_node: u64,
     /// Time to begin again after a failure; by default that of reading a whole checkpoint.
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     pub restart_time: Option<std::time::Duration>,

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 
 use stdchk::{Error, Result};
@@ -16,6 +17,118 @@ pub fn check_name(path: &Path) -> Result<()> {
 
 const BAR: u32 = 26;
 const WIDTH: u32 = 860;
+const PANEL: u32 = 380;
+const COLOURS: [RGBColor; 5] = [
+    RGBColor(46, 99, 158),
+    RGBColor(200, 90, 30),
+    RGBColor(60, 140, 70),
+    RGBColor(120, 70, 150),
+    RGBColor(90, 90, 90),
+];
+
+/// A line through points; a single point is a mark.
+pub struct Line {
+    pub name: String,
+    pub points: Vec<(f64, f64)>,
+}
+
+/// One chart of several below each other. Its horizontal axis is logarithmic.
+pub struct Panel {
+    pub title: String,
+    pub x: &'static str,
+    pub y: &'static str,
+    /// Whether the vertical axis is logarithmic, too; otherwise it begins at zero.
+    pub log: bool,
+    /// The corner in which the names of the lines are in the way of none.
+    pub names: Corner,
+    pub lines: Vec<Line>,
+}
+
+/// A corner of a chart.
+#[derive(Clone, Copy)]
+pub enum Corner {
+    UpperLeft,
+    UpperRight,
+    LowerLeft,
+    LowerRight,
+}
+
+impl Corner {
+    fn position(self) -> SeriesLabelPosition {
+        match self {
+            Corner::UpperLeft => SeriesLabelPosition::UpperLeft,
+            Corner::UpperRight => SeriesLabelPosition::UpperRight,
+            Corner::LowerLeft => SeriesLabelPosition::LowerLeft,
+            Corner::LowerRight => SeriesLabelPosition::LowerRight,
+        }
+    }
+}
+
+/// Draws panels below each other.
+pub fn panels(path: &Path, panels: &[Panel]) -> Result<()> {
+    let failed = |error: &dyn std::fmt::Display| {
+        Error::invalid(format!("{} cannot be drawn: {error}", path.display()))
+    };
+    let area = SVGBackend::new(path, (WIDTH, PANEL * panels.len() as u32)).into_drawing_area();
+    area.fill(&WHITE).map_err(|error| failed(&error))?;
+    for (area, panel) in area.split_evenly((panels.len(), 1)).iter().zip(panels) {
+        let points = || panel.lines.iter().flat_map(|line| &line.points);
+        let bounds = |value: fn(&(f64, f64)) -> f64| {
+            let values = points().map(value);
+            let (least, most) =
+                values.fold((f64::INFINITY, 0.0), |(a, b), v| (f64::min(a, v), f64::max(b, v)));
+            if least.is_finite() { (least, most) } else { (1.0, 2.0) }
+        };
+        let (x, y) = (bounds(|point| point.0), bounds(|point| point.1));
+        let x = (x.0..x.1 * 1.02).log_scale();
+        let mut builder = ChartBuilder::on(area);
+        let titled = builder.caption(&panel.title, ("sans-serif", 18));
+        let builder = titled.margin(12).x_label_area_size(44).y_label_area_size(70);
+        if panel.log {
+            let y = (y.0.max(1e-12) / 1.5..y.1.max(1e-12) * 1.5).log_scale();
+            draw(builder.build_cartesian_2d(x, y).map_err(|error| failed(&error))?, panel)
+        } else {
+            draw(
+                builder.build_cartesian_2d(x, 0.0..y.1.max(1e-9) * 1.08).map_err(|error| failed(&error))?,
+                panel,
+            )
+        }
+        .map_err(|error| failed(&error))?;
+    }
+    area.present().map_err(|error| failed(&error))
+}
+
+type Drawn = std::result::Result<(), DrawingAreaErrorKind<std::io::Error>>;
+
+fn draw<'a, 'b: 'a, Y>(
+    mut chart: ChartContext<'a, SVGBackend<'b>, Cartesian2d<LogCoord<f64>, Y>>,
+    panel: &Panel,
+) -> Drawn
+where
+    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
+    // Whole numbers where they say enough.
+    let number = |value: &f64| if *value >= 10.0 { format!("{value:.0}") } else { format!("{value}") };
+    let mut mesh = chart.configure_mesh();
+    mesh.x_desc(panel.x).y_desc(panel.y).x_label_formatter(&number).y_label_formatter(&number);
+    mesh.y_labels(8).max_light_lines(1).label_style(("sans-serif", 13)).draw()?;
+    // The first is drawn broad, so that it is seen below others that are equal to it.
+    let strokes = [5].into_iter().chain(std::iter::repeat(2));
+    for ((line, colour), stroke) in panel.lines.iter().zip(COLOURS.iter().cycle()).zip(strokes) {
+        let drawn = match line.points[..] {
+            [point] => chart.draw_series([Circle::new(point, 5, colour.filled())])?,
+            _ => chart
+                .draw_series(LineSeries::new(line.points.iter().copied(), colour.stroke_width(stroke)))?,
+        };
+        let key = *colour;
+        drawn
+            .label(&line.name)
+            .legend(move |(x, y)| Rectangle::new([(x, y - 4), (x + 14, y + 4)], key.filled()));
+    }
+    let mut names = chart.configure_series_labels();
+    names.position(panel.names.position()).background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3));
+    names.label_font(("sans-serif", 13)).draw()
+}
 
 /// Bars with names beside them, from zero on.
 pub fn bars(path: &Path, title: &str, unit: &str, bars: &[(String, f64)]) -> Result<()> {

@@ -19,6 +19,8 @@ use stdchk::{CheckpointEntry, Error, Repository, Result, Tally};
 use crate::args::{Cli, StudyVerb, Verb};
 use crate::output::Out;
 
+pub use plan::MACHINES;
+
 /// Does what was asked; the exit code.
 pub fn run(cli: &Cli, out: &Out) -> Result<u8> {
     match &cli.verb {

@@ -50,6 +50,12 @@ impl Measured {
     }
 }
 
+/// Seconds until every process has created a file or object of its own (the overlay report, 3.2 and 4.1).
+fn create_time(args: &PlanArgs) -> f64 {
+    let files = args.nodes as f64 * args.processes_per_node as f64;
+    args.creates_per_second.map_or(0.0, |rate| files / rate as f64)
+}
+
 /// What the models make of a machine and a job.
 #[derive(Clone)]
 pub struct Case {
@@ -97,7 +103,7 @@ impl Case {
                 None if args.app.is_some() => return Err(Error::invalid(NO_INTERRUPTION)),
                 None => return Err(missing()),
             },
-            startup: seconds(args.startup_time).unwrap_or(0.0),
+            startup: seconds(args.startup_time).unwrap_or(0.0) + create_time(args),
             restart: seconds(args.restart_time).or(measured.as_ref().and_then(|measured| measured.restore)),
             bytes,
             new: known(args.new.map(|percent| f64::from(percent) / 100.0), |measured| measured.new)

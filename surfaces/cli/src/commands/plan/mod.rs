@@ -3,18 +3,21 @@
 mod case;
 mod due;
 mod failures;
+mod reproduce;
 
 use serde_json::json;
 
-use stdchk::model::{self, Interval, simulate};
+use stdchk::model::{self, Interval, Job, simulate};
 use stdchk::{AppName, Error, History, Kind, Result};
 
 use super::open;
 use crate::args::{Cli, PlanArgs};
+use crate::chart::{self, Corner, Line, Panel};
 use crate::output::{Out, span, table};
 use case::Case;
 pub use due::due;
 use failures::failures;
+pub use reproduce::NAMES as MACHINES;
 
 /// What was measured of an application.
 fn history_of(cli: &Cli, app: &str) -> Result<History> {
@@ -24,13 +27,23 @@ fn history_of(cli: &Cli, app: &str) -> Result<History> {
 }
 
 pub fn plan(cli: &Cli, out: &Out, args: &PlanArgs) -> Result<u8> {
+    if let Some(path) = &args.plot {
+        chart::check_name(path)?;
+    }
+    if let Some(machine) = &args.reproduce {
+        return reproduce::reproduce(out, machine, args.plot.as_deref());
+    }
     let history = args.app.as_deref().map(|app| history_of(cli, app)).transpose()?;
     let refused = |error: model::Error| Error::invalid(error.to_string());
     let case = Case::of(args, history.as_ref())?;
+    let (_, least) = case.job().map_err(refused)?;
     let (job, best) = case.best().map_err(refused)?;
     let young = Interval::young(&job).map_err(refused)?;
     let levers = case.levers();
     let verdict = case.verdict().map_err(refused)?;
+    if let Some(path) = &args.plot {
+        chart::panels(path, &[share_of_work(&job, &best, least)])?;
+    }
     let simulated = match args.simulate {
         None => None,
         Some(runs) => {
@@ -97,4 +110,26 @@ pub fn plan(cli: &Cli, out: &Out, args: &PlanArgs) -> Result<u8> {
         out.line(&table(&["WHAT WOULD HELP", "WORK"], &helps));
     }
     Ok(0)
+}
+
+/// Points of the chart, from a tenth to ten times the best interval.
+const STEPS: i32 = 60;
+
+/// The share of work over the interval.
+fn share_of_work(job: &Job, best: &Interval, least: f64) -> Panel {
+    let interval = |step: i32| best.interval * 10f64.powf(f64::from(step) / f64::from(STEPS / 2));
+    let all = (-STEPS / 2..=STEPS / 2).map(interval).filter(|&interval| interval >= least.max(1e-9));
+    let share = |interval: f64| Some((interval / 60.0, 100.0 * job.efficiency(interval).ok()?));
+    let here = share(best.interval).into_iter().collect();
+    Panel {
+        title: format!("Expected share of work; best: every {}", span(best.interval)),
+        x: "minutes between checkpoints",
+        y: "% of the time that is work",
+        log: false,
+        names: Corner::LowerLeft,
+        lines: vec![
+            Line { name: "expected".to_owned(), points: all.filter_map(share).collect() },
+            Line { name: "best interval".to_owned(), points: here },
+        ],
+    }
 }
