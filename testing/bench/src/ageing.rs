@@ -59,6 +59,7 @@ pub fn hundred_versions(bench: &Bench) {
     for version in 2..=100 {
         generate::touch_pages(&mut image, 10, &mut random);
         write(&image);
+        sync_all();
         // Space is freed while the next version is saved.
         let collects = version % 5 == 0;
         let gc = collects.then(|| {

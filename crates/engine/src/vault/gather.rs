@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
+use stdchk_object::Result;
+use stdchk_object::hash::Domain;
 use stdchk_object::tree::{Leaf, Piece};
-use stdchk_object::{Error, Result};
 
 use super::extents::Span;
 use super::{OpenPack, Roots, Scratch, Vault};
@@ -116,25 +117,23 @@ impl Vault {
         while !rest.is_empty() {
             let count = count_near(rest);
             let (near, others) = std::mem::take(&mut rest).split_at_mut(count);
-            self.fetch(near, scratch)?;
             rest = others;
+            if self.fetch(near, scratch).is_err() {
+                // One by one, so that what is wrong is found out for just the chunks that it concerns.
+                near.iter_mut().try_for_each(|fetch| self.fetch_again(fetch))?;
+            }
         }
-        Ok(())
+        bad_fetches(&fetches).into_iter().try_for_each(|bad| self.fetch_again(&mut fetches[bad]))
     }
 
-    /// Reads chunks that lie near each other with one call, and checks them.
+    /// Reads and checks what could not be read together with others, and notes what is wrong with it.
+    fn fetch_again(&self, fetch: &mut Fetch) -> Result<()> {
+        let span = fetch.span;
+        self.read_plain(&span.open, span.run(), span.from, span.to, fetch.target)
+    }
+
+    /// Reads chunks that lie near each other with one call.
     fn fetch(&self, near: &mut [Fetch], scratch: &mut Scratch) -> Result<()> {
-        if near.len() > 1 && self.fetch_together(near, scratch).is_ok() {
-            return Ok(());
-        }
-        // One by one, so that what is wrong is found out for just the chunks that it concerns.
-        near.iter_mut().try_for_each(|fetch| {
-            let span = &fetch.span;
-            self.read_plain(&span.open, span.run(), span.from, span.to, fetch.target)
-        })
-    }
-
-    fn fetch_together(&self, near: &mut [Fetch], scratch: &mut Scratch) -> Result<()> {
         let name = near[0].pack().pack.name;
         let start = near[0].offset;
         let wanted: u64 = near.iter().map(|fetch| fetch.target.len() as u64).sum();
@@ -146,28 +145,33 @@ impl Vault {
             let (gap, rest) = std::mem::take(&mut gaps).split_at_mut((fetch.offset - at) as usize);
             gaps = rest;
             at = fetch.end();
-            buffers.push(gap);
+            if !gap.is_empty() {
+                buffers.push(gap);
+            }
             buffers.push(fetch.target);
         }
-        self.store().read_into(name, start, &mut buffers)?;
-        check(near)
+        self.store().read_into(name, start, &mut buffers)
     }
 }
 
-fn check(near: &[Fetch]) -> Result<()> {
-    let open = near[0].pack();
-    let chunks = near.iter().flat_map(|fetch| {
+/// Which ones are not what they should be. All are hashed side by side: few at a time would cost twice as much.
+fn bad_fetches(fetches: &[Fetch]) -> Vec<usize> {
+    let chunks = fetches.iter().enumerate().flat_map(|(index, fetch)| {
         let mut rest = &*fetch.target;
         (fetch.span.from..fetch.span.to).map(move |chunk| {
             let (head, tail) = rest.split_at(fetch.span.run().chunk_len(chunk) as usize);
             rest = tail;
-            (chunk, head)
+            (index, chunk, head)
         })
     });
-    let mut expected = chunks.clone().map(|(chunk, _)| chunk);
-    let mut all_good = true;
-    near[0].span.run().kind.domain().hash_each(chunks.map(|(_, bytes)| bytes), |hash| {
-        all_good &= expected.next().is_some_and(|chunk| open.footer.hash(chunk) == Some(&hash));
+    let mut expected = chunks.clone();
+    let mut bad: Vec<usize> = Vec::new();
+    Domain::Data.hash_each(chunks.map(|(_, _, bytes)| bytes), |hash| {
+        let (index, chunk, _) = expected.next().expect("one for each hash");
+        let is_good = fetches[index].pack().footer.hash(chunk) == Some(&hash);
+        if !is_good && bad.last() != Some(&index) {
+            bad.push(index);
+        }
     });
-    if all_good { Ok(()) } else { Err(Error::corrupt(format!("pack {} is damaged", open.pack.name))) }
+    bad
 }

@@ -18,13 +18,16 @@ impl<K: Hash + Eq + Copy, V: Clone> Lru<K, V> {
         Lru { limit, bytes: 0, clock: 0, entries: HashMap::new(), by_use: BTreeMap::new() }
     }
 
-    /// The value of a key, which counts as a use.
+    /// The value of a key, which counts as a use. Who is among the most recently used fourth anyway is not moved up for it.
     pub fn get(&mut self, key: &K) -> Option<V> {
+        let recent = self.entries.len() as u64 / 4;
         let (value, _, used) = self.entries.get_mut(key)?;
-        self.by_use.remove(used);
-        self.clock += 1;
-        *used = self.clock;
-        self.by_use.insert(self.clock, *key);
+        if self.clock - *used >= recent {
+            self.by_use.remove(used);
+            self.clock += 1;
+            *used = self.clock;
+            self.by_use.insert(self.clock, *key);
+        }
         Some(value.clone())
     }
 
