@@ -20,7 +20,7 @@ use stdchk_object::{Result, SessionId};
 pub use op::{
     CheckpointEntry, ChunkRange, Durability, Op, Owner, PartEntry, Restart, SessionEntry, SessionKind,
 };
-pub use policy::Policy;
+pub use policy::{Policy, Saving, Wanted};
 pub use record::Record;
 pub use state::{App, Forward, History, OpenSession, SaveSample, State};
 

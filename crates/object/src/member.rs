@@ -9,12 +9,35 @@ use crate::{Error, Result};
 pub const PATH_BYTES_MAX: usize = 4096;
 
 /// How a member's bytes were cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Chunking {
     /// Fixed pages of so many bytes.
     Page(u32),
     /// Content-defined, of so many bytes on average.
     Cdc(u32),
+}
+
+impl Chunking {
+    /// Writes it.
+    pub fn encode(self, out: &mut Writer) {
+        let (tag, size) = match self {
+            Chunking::Page(size) => (1, size),
+            Chunking::Cdc(size) => (2, size),
+        };
+        out.u8(tag);
+        out.varint(u64::from(size));
+    }
+
+    /// Reads it.
+    pub fn decode(reader: &mut Reader) -> Result<Chunking> {
+        let tag = reader.u8()?;
+        let size = reader.varint32("a chunk size")?;
+        match tag {
+            1 => Ok(Chunking::Page(size)),
+            2 => Ok(Chunking::Cdc(size)),
+            _ => Err(reader.corrupt("unknown chunking")),
+        }
+    }
 }
 
 impl std::fmt::Display for Chunking {
@@ -65,7 +88,7 @@ impl Tally {
 }
 
 /// What was preferred when a coding was chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Preferred {
     /// Nothing was chosen: the coding was given.
@@ -79,7 +102,8 @@ pub enum Preferred {
 }
 
 impl Preferred {
-    fn decode(byte: u8) -> Option<Preferred> {
+    /// From its byte.
+    pub fn decode(byte: u8) -> Option<Preferred> {
         use Preferred::*;
         [Given, Time, Balance, Space].into_iter().find(|&preferred| preferred as u8 == byte)
     }
@@ -249,12 +273,7 @@ impl Member {
             Body::Link(target) => out.string(target),
             Body::File(content) | Body::Stream(content) => {
                 content.blob.encode(out);
-                let (tag, size) = match content.chunking {
-                    Chunking::Page(size) => (1, size),
-                    Chunking::Cdc(size) => (2, size),
-                };
-                out.u8(tag);
-                out.varint(u64::from(size));
+                content.chunking.encode(out);
                 content.tally.encode(out);
                 Coded::encode(content.coded.as_ref(), out);
             }
@@ -284,13 +303,7 @@ impl Member {
 
 fn decode_content(reader: &mut Reader) -> Result<Content> {
     let blob = Blob::decode(reader)?;
-    let tag = reader.u8()?;
-    let size = reader.varint32("a chunk size")?;
-    let chunking = match tag {
-        1 => Chunking::Page(size),
-        2 => Chunking::Cdc(size),
-        _ => return Err(reader.corrupt("unknown chunking")),
-    };
+    let chunking = Chunking::decode(reader)?;
     Ok(Content { blob, chunking, tally: Tally::decode(reader)?, coded: Coded::decode(reader)? })
 }
 

@@ -76,7 +76,8 @@ pub use naming::{Conventional, Spec, by_convention};
 pub use repository::{Reading, Repository, parse_durability};
 pub use save::{Add, ParentChoice, SCRIPT_LEASE, Save, SaveOptions, Saved};
 pub use stdchk_catalog::{
-    App, CheckpointEntry, Durability, History, OpenSession, Owner, Policy, SaveSample, SessionKind, State,
+    App, CheckpointEntry, Durability, History, OpenSession, Owner, Policy, SaveSample, Saving, SessionKind,
+    State, Wanted,
 };
 pub use stdchk_codec::{Prefer, Preference};
 pub use stdchk_engine::{ChunkingChoice, DiffRange, Options, Sink, Stretch};

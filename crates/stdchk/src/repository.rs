@@ -22,7 +22,7 @@ use crate::host;
 /// The repository's own record.
 const RECORD: &str = "stdchk";
 /// The protocol that this program speaks, and no other.
-const FEATURE: &str = "log-2";
+const FEATURE: &str = "log-3";
 /// Memory for reading, unless set otherwise.
 const MEMORY: usize = 256 << 20;
 
@@ -205,9 +205,20 @@ impl Repository {
         self.catalog.state()
     }
 
-    /// Sets the policy of an application.
+    /// Sets what is settled for an application. It need not have been saved yet.
     pub fn set_policy(&self, app: &AppName, policy: &Policy) -> Result<()> {
-        self.catalog.append(true, &mut |_| Ok(vec![Op::SetPolicy(app.clone(), policy.clone())])).map(drop)
+        self.change_policy(app, &|there| *there = policy.clone()).map(drop)
+    }
+
+    /// Changes a part of what is settled for an application; what it is then.
+    pub fn change_policy(&self, app: &AppName, change: &dyn Fn(&mut Policy)) -> Result<Policy> {
+        let mut policy = Policy::default();
+        self.catalog.append(true, &mut |state| {
+            policy = state.apps().get(app).map(|app| app.policy.clone()).unwrap_or_default();
+            change(&mut policy);
+            Ok(vec![Op::SetPolicy(app.clone(), policy.clone())])
+        })?;
+        Ok(policy)
     }
 
     /// Drops checkpoints; their space comes back with the next garbage collection. Those that are not there are an error.

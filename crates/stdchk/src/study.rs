@@ -31,7 +31,7 @@ pub fn ours(files: &[PathBuf], limit: u64, scratch: &Path, progress: Progress) -
     let begun = Instant::now();
     for (step, path) in files.iter().enumerate() {
         let mut options = SaveOptions { durability: Durability::Staged, ..SaveOptions::default() };
-        options.engine.coding = Preference::Fixed(Coding::NONE, 0);
+        options.coding = Some(Preference::Fixed(Coding::NONE, 0));
         let cannot = |error| Error::io(format!("cannot study {}", path.display()), error);
         let file = std::fs::File::open(path).map_err(cannot)?;
         let mut save = repository.save(&app, step as u64, options)?;

@@ -224,20 +224,27 @@ pub struct SaveArgs {
     pub engine: EngineArgs,
 }
 
-/// How to chunk, compress and sync.
+/// How bytes are cut and coded. What is not said is as the application's policy has it, or else auto.
 #[derive(Args, Clone)]
-pub struct EngineArgs {
-    /// auto, page, page:SIZE, cdc or cdc:SIZE.
-    #[arg(long, default_value = "auto", value_parser = parse::chunking)]
-    pub chunking: stdchk::ChunkingChoice,
+pub struct HowArgs {
+    /// auto, page, page:SIZE, cdc or cdc:SIZE; by default as the application's policy says, or else auto.
+    #[arg(long, value_parser = parse::chunking)]
+    pub chunking: Option<stdchk::ChunkingChoice>,
     /// auto, none, lz4, zstd or zstd:LEVEL; with planes2+, planes4+ or planes8+ before it for arrays of numbers, and delta+ before
-    /// that for those that change a little from version to version.
-    #[arg(long, default_value = "auto", value_parser = parse::coding, value_name = "CODEC")]
-    pub compress: parse::Compress,
+    /// that for those that change a little from version to version. By default as the application's policy says, or else auto.
+    #[arg(long, value_parser = parse::coding, value_name = "CODEC")]
+    pub compress: Option<parse::Compress>,
     /// What --compress auto puts first: time (compress only where that does not make the commit longer), balanced (up to a
     /// fourth longer for the sake of space) or space.
     #[arg(long, value_parser = parse::prefer, value_name = "WHAT")]
     pub prefer: Option<stdchk::Prefer>,
+}
+
+/// How to chunk, compress and sync.
+#[derive(Args, Clone)]
+pub struct EngineArgs {
+    #[command(flatten)]
+    pub how: HowArgs,
     /// staged (survives the process) or local (survives a power cut).
     #[arg(long, default_value = "local", value_parser = stdchk::parse_durability, value_name = "LEVEL")]
     pub durability: stdchk::Durability,
@@ -292,6 +299,9 @@ pub struct CompressionArgs {
     /// Also draw it, as SVG.
     #[arg(long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
     pub plot: Option<PathBuf>,
+    /// Settle what is recommended for this application, as policy does.
+    #[arg(long, value_name = "APP")]
+    pub write_policy: Option<String>,
 }
 
 /// Files that follow each other.
@@ -312,6 +322,9 @@ pub struct SimilarityArgs {
     /// Where stdchk itself saves the files meanwhile.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub scratch: Option<PathBuf>,
+    /// Settle what is recommended for this application, as policy does.
+    #[arg(long, value_name = "APP")]
+    pub write_policy: Option<String>,
 }
 
 /// Whether to save now.
@@ -411,7 +424,9 @@ pub struct PolicyArgs {
     /// Keep only the newest.
     #[arg(long, conflicts_with_all = ["keep_last", "keep_every", "keep_all"])]
     pub replace: bool,
-    /// Keep everything, as if no policy had been set.
+    /// Keep everything, as if nothing had been said of it.
     #[arg(long, conflicts_with_all = ["keep_last", "keep_every", "purge_after"])]
     pub keep_all: bool,
+    #[command(flatten)]
+    pub how: HowArgs,
 }

@@ -140,8 +140,7 @@ fn frames(body: &[u8]) {
     let Ok(import) = Import::open(&mut input) else { return };
     let repository =
         Repository::open_or_create_on(Arc::new(SimFs::new()), Path::new("sim")).expect("a repository");
-    let mut options = SaveOptions::default();
-    options.engine.memory = 64 << 20;
+    let options = SaveOptions { memory: 64 << 20, ..SaveOptions::default() };
     let (app, step) = (import.app.clone(), import.step);
     let imported = import.save_into(&repository, &app, step, options, &|_| {});
     let reading = repository.read().expect("a state");

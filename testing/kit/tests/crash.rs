@@ -21,9 +21,7 @@ fn open(fs: &Arc<SimFs>) -> Result<Repository> {
 }
 
 fn options() -> SaveOptions {
-    let mut options = SaveOptions::default();
-    options.engine.memory = 64 << 20;
-    options
+    SaveOptions { memory: 64 << 20, ..SaveOptions::default() }
 }
 
 fn save(repository: &Repository, app: &str, step: u64, bytes: &[u8]) -> Result<()> {

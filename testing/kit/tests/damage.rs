@@ -29,12 +29,11 @@ fn states() -> Vec<Vec<u8>> {
 fn repository() -> Arc<SimFs> {
     let fs = Arc::new(SimFs::new());
     let repository = open(&fs).expect("create");
-    let mut options = SaveOptions::default();
-    options.engine.memory = 64 << 20;
+    let mut options = SaveOptions { memory: 64 << 20, ..SaveOptions::default() };
     for (step, state) in states().iter().enumerate() {
         let app = AppName::new("melt").expect("name");
         if step == 3 {
-            options.engine.coding = Preference::Fixed(Coding::new(Codec::Zstd, 8).of_delta(), 1);
+            options.coding = Some(Preference::Fixed(Coding::new(Codec::Zstd, 8).of_delta(), 1));
         }
         let mut save = repository.save(&app, step as u64, options.clone()).expect("save");
         save.add_bytes("state", state).expect("add");

@@ -14,9 +14,8 @@ fn open(fs: &Arc<SimFs>) -> Repository {
 }
 
 fn save_as(repository: &Repository, step: u64, image: &[u8], coding: Preference) {
-    let mut options = SaveOptions::default();
-    options.engine.memory = 64 << 20;
-    options.engine.coding = coding;
+    let mut options = SaveOptions { memory: 64 << 20, ..SaveOptions::default() };
+    options.coding = Some(coding);
     let mut save = repository.save(&AppName::new("train").expect("a name"), step, options).expect("save");
     save.add_bytes("state", image).expect("add");
     save.commit().expect("commit");
@@ -227,9 +226,8 @@ fn a_damaged_difference_is_made_again_from_its_base() {
 const PAGE: usize = 4096;
 
 fn options() -> SaveOptions {
-    let mut options = SaveOptions::default();
-    options.engine.memory = 64 << 20;
-    options.engine.coding = Preference::Fixed(Coding::new(Codec::Zstd, 8).of_delta(), 1);
+    let mut options = SaveOptions { memory: 64 << 20, ..SaveOptions::default() };
+    options.coding = Some(Preference::Fixed(Coding::new(Codec::Zstd, 8).of_delta(), 1));
     options
 }
 

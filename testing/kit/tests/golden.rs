@@ -55,7 +55,7 @@ fn write_repository(place: &Path) {
     for (step, state) in states().iter().enumerate() {
         let mut options = SaveOptions::default();
         if step == 4 {
-            options.engine.coding = Preference::Fixed(Coding::new(Codec::Zstd, 8).of_delta(), 1);
+            options.coding = Some(Preference::Fixed(Coding::new(Codec::Zstd, 8).of_delta(), 1));
         }
         let mut save = repository.save(&app, step as u64, options).expect("save");
         save.add_bytes("state", state).expect("add");

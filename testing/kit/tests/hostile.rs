@@ -82,12 +82,12 @@ fn packs() -> Vec<Vec<u8>> {
     use stdchk::{AppName, Codec, Coding, Preference, Repository, SaveOptions};
     let fs = std::sync::Arc::new(SimFs::new());
     let repository = Repository::open_or_create_on(fs.clone(), Path::new("sim")).expect("create");
-    let mut options = SaveOptions::default();
-    options.engine.coding = Preference::Fixed(Coding::NONE, 1);
+    let mut options =
+        SaveOptions { coding: Some(Preference::Fixed(Coding::NONE, 1)), ..SaveOptions::default() };
     let mut image = generate::process_image(40_000, &mut Random::new(1));
     for step in 0..4 {
         if step == 3 {
-            options.engine.coding = Preference::Fixed(Coding::new(Codec::Zstd, 8).of_delta(), 1);
+            options.coding = Some(Preference::Fixed(Coding::new(Codec::Zstd, 8).of_delta(), 1));
         }
         let mut save =
             repository.save(&AppName::new("a").expect("name"), step, options.clone()).expect("save");

@@ -182,11 +182,10 @@ fn apply(images: &mut [Vec<u8>; APPS.len()], app: usize, change: &Change, random
 }
 
 fn options(how: Option<&How>) -> SaveOptions {
-    let mut options = SaveOptions::default();
-    options.engine.memory = 64 << 20;
+    let mut options = SaveOptions { memory: 64 << 20, ..SaveOptions::default() };
     if let Some(how) = how {
-        options.engine.chunking = CHUNKINGS[how.chunking];
-        options.engine.coding = CODINGS[how.coding];
+        options.chunking = Some(CHUNKINGS[how.chunking]);
+        options.coding = Some(CODINGS[how.coding]);
     }
     options
 }

@@ -25,9 +25,7 @@ fn app() -> AppName {
 }
 
 fn options() -> SaveOptions {
-    let mut options = SaveOptions::default();
-    options.engine.memory = 64 << 20;
-    options
+    SaveOptions { memory: 64 << 20, ..SaveOptions::default() }
 }
 
 fn save(repository: &Repository, step: u64, bytes: &[u8], options: SaveOptions) {
@@ -76,8 +74,8 @@ fn a_few_new_pages_in_each_unit_do_not_drain_the_buffers() {
             let (_, repository) = repository();
             let mut image = Random::new(2).bytes(48 << 20);
             let mut options = options();
-            options.engine.coding = Preference::Fixed(Coding::NONE, 1);
-            options.engine.chunking = chunking;
+            options.coding = Some(Preference::Fixed(Coding::NONE, 1));
+            options.chunking = Some(chunking);
             save(&repository, 1, &image, options.clone());
             image.chunks_mut(4 << 20).for_each(|unit| unit[..4096].fill(3));
             // Another name, so that there is no parent at the same place, and all is found by hash.
@@ -95,9 +93,9 @@ fn a_few_new_pages_in_each_unit_do_not_drain_the_buffers() {
 fn large_chunks_want_a_budget_that_holds_them() {
     let (_, repository) = repository();
     let mut options = options();
-    options.engine.chunking = ChunkingChoice::Fixed(Chunking::Page(16 << 20));
+    options.chunking = Some(ChunkingChoice::Fixed(Chunking::Page(16 << 20)));
     assert_eq!(repository.save(&app(), 1, options.clone()).err().expect("too small").kind(), Kind::Invalid);
-    options.engine.memory = 256 << 20;
+    options.memory = 256 << 20;
     let image = Random::new(4).bytes(40 << 20);
     save(&repository, 1, &image, options);
     // A later save with a small budget does not inherit what it cannot hold.
@@ -534,8 +532,8 @@ fn exports_of_long_pages_can_be_imported() {
     let (_, from) = repository();
     let (_, to) = repository();
     let mut options = options();
-    options.engine.chunking = ChunkingChoice::Fixed(Chunking::Page(16 << 20));
-    options.engine.memory = 256 << 20;
+    options.chunking = Some(ChunkingChoice::Fixed(Chunking::Page(16 << 20)));
+    options.memory = 256 << 20;
     let image = Random::new(8).bytes(17 << 20);
     save(&from, 1, &image, options);
     carried(&from, &to, 1);
@@ -595,7 +593,7 @@ fn what_changes_while_it_is_read_is_stored_as_it_was_hashed() {
     let mut random = Random::new(1);
     let mut image = random.bytes(4 << 20);
     let mut options = options();
-    options.engine.coding = Preference::Fixed(Coding::NONE, 1);
+    options.coding = Some(Preference::Fixed(Coding::NONE, 1));
     let save_file = |step: u64| {
         let mut save = repository.save(&app(), step, options.clone())?;
         save.add_paths(&[folder.path().to_owned()], &|_| {})?;

@@ -10,9 +10,8 @@ use stdchk_kit::{Random, SimFs, generate};
 const MIB: usize = 1 << 20;
 
 fn options(chunking: ChunkingChoice) -> SaveOptions {
-    let mut options = SaveOptions::default();
-    options.engine.memory = 96 * MIB;
-    options.engine.chunking = chunking;
+    let mut options = SaveOptions { memory: 96 * MIB, ..SaveOptions::default() };
+    options.chunking = Some(chunking);
     options
 }
 

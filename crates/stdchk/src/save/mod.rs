@@ -9,11 +9,14 @@ pub use whole::Save;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stdchk_catalog::{CheckpointEntry, Durability, State};
+use stdchk_catalog::{CheckpointEntry, Durability, Saving, State, Wanted};
+use stdchk_codec::{Prefer, Preference};
 use stdchk_engine::session::random_u64;
-use stdchk_engine::{FinishedPart, Index, IndexBuilder, Options, PartView, PartWriter, Vault, View};
+use stdchk_engine::{
+    ChunkingChoice, FinishedPart, Index, IndexBuilder, Options, PartView, PartWriter, Vault, View,
+};
 use stdchk_object::manifest::Manifest;
-use stdchk_object::member::{Body, Tally};
+use stdchk_object::member::{Body, Preferred, Tally};
 use stdchk_object::{AppName, CheckpointId, Error, Kind, Locator, PackName, Result, SessionId};
 
 use crate::files::FileSource;
@@ -36,8 +39,12 @@ pub enum ParentChoice {
 /// How to save.
 #[derive(Clone, Debug)]
 pub struct SaveOptions {
-    /// Chunking, codec, memory.
-    pub engine: Options,
+    /// How members are cut into chunks; where nothing is said, as the application's policy has it, or else by looking at the data.
+    pub chunking: Option<ChunkingChoice>,
+    /// How new bytes are coded; where nothing is said, as the application's policy has it, or else by measuring.
+    pub coding: Option<Preference>,
+    /// Bytes of memory to use, about.
+    pub memory: usize,
     /// What the commit survives.
     pub durability: Durability,
     /// What to compare with.
@@ -53,13 +60,42 @@ pub struct SaveOptions {
 impl Default for SaveOptions {
     fn default() -> SaveOptions {
         SaveOptions {
-            engine: Options::default(),
+            chunking: None,
+            coding: None,
+            memory: Options::default().memory,
             durability: Durability::Local,
             parent: ParentChoice::Newest,
             note: String::new(),
             rank: 0,
             replace: false,
         }
+    }
+}
+
+impl SaveOptions {
+    /// What the engine is told, with what is settled for the application where nothing is said.
+    fn engine(&self, settled: &Saving) -> Options {
+        let chunking = settled.chunking.map_or(ChunkingChoice::Auto, ChunkingChoice::Fixed);
+        Options {
+            chunking: self.chunking.unwrap_or(chunking),
+            coding: self.coding.unwrap_or_else(|| preference(settled)),
+            memory: self.memory,
+            durable: self.is_durable(),
+        }
+    }
+
+    fn is_durable(&self) -> bool {
+        self.durability >= Durability::Local
+    }
+}
+
+fn preference(settled: &Saving) -> Preference {
+    match settled.coding {
+        None => Preference::Auto(Prefer::default()),
+        Some(Wanted::Fixed(coding, level)) => Preference::Fixed(coding, i32::from(level)),
+        Some(Wanted::Prefer(Preferred::Time)) => Preference::Auto(Prefer::Time),
+        Some(Wanted::Prefer(Preferred::Space)) => Preference::Auto(Prefer::Space),
+        Some(Wanted::Prefer(_)) => Preference::Auto(Prefer::Balanced),
     }
 }
 
@@ -77,10 +113,13 @@ impl Repository {
         &self,
         session: SessionId,
         state: &Arc<State>,
+        app: &AppName,
         options: &SaveOptions,
         parent: Option<&CheckpointEntry>,
     ) -> Result<PartWriter> {
-        let vault = Arc::new(Vault::new(self.store.clone(), state.clone(), options.engine.memory / 8));
+        let engine = options.engine(&state.apps().get(app).map(|app| app.policy.saving).unwrap_or_default());
+        engine.check()?;
+        let vault = Arc::new(Vault::new(self.store.clone(), state.clone(), engine.memory / 8));
         let index = match Index::open(self.objects.clone()) {
             Ok(index) => Some(index),
             Err(error) => {
@@ -90,7 +129,7 @@ impl Repository {
         };
         let parent = parent.and_then(|entry| parent_part(&vault, entry, options.rank));
         PartWriter::new(
-            options.engine,
+            engine,
             vault,
             self.workers.clone(),
             index,

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use stdchk_catalog::{CheckpointEntry, Durability, Op, OpenSession, PartEntry, SessionKind};
+use stdchk_catalog::{CheckpointEntry, Durability, Op, OpenSession, PartEntry, Saving, SessionKind};
 use stdchk_engine::session::{Heart, open_session, random_u64};
 use stdchk_engine::{FinishedPart, PartView, PartWriter, Vault, write_manifest};
 use stdchk_object::manifest::Manifest;
@@ -29,9 +29,8 @@ impl Repository {
     }
 
     /// Begins a part of a session that was begun elsewhere.
-    pub fn add(&self, session: SessionId, mut options: SaveOptions) -> Result<Add<'_>> {
-        options.engine.durable = options.durability >= Durability::Local;
-        options.engine.check()?;
+    pub fn add(&self, session: SessionId, options: SaveOptions) -> Result<Add<'_>> {
+        options.engine(&Saving::default()).check()?;
         let state = self.catalog.state()?;
         let open = state.session(session)?;
         // The session is alive as long as a part is being added, however long that takes.
@@ -41,7 +40,7 @@ impl Repository {
             return Err(Error::invalid(format!("session {session} does not write a checkpoint")));
         };
         let parent = self.choose_parent(&state, app, &options.parent)?;
-        let part = self.part_writer(session, &state, &options, parent.as_ref())?;
+        let part = self.part_writer(session, &state, app, &options, parent.as_ref())?;
         Ok(Add { repository: self, session, options, parent, part, _heart: heart })
     }
 
@@ -234,7 +233,7 @@ impl Add<'_> {
             return Err(Error::invalid("there is nothing to add"));
         }
         let finished = part.finish(None)?;
-        if options.durability >= Durability::Local {
+        if options.is_durable() {
             repository.raise(parent.as_ref(), &finished)?;
         }
         let FinishedPart { head, listed, .. } = finished;
@@ -244,9 +243,9 @@ impl Add<'_> {
         if !replaces {
             repository.check_not_added(session, &entry.head)?;
         }
-        repository.catalog.append(options.engine.durable, &mut |_| {
-            Ok(vec![Op::AddPart(session, entry.clone(), replaces)])
-        })?;
+        repository
+            .catalog
+            .append(options.is_durable(), &mut |_| Ok(vec![Op::AddPart(session, entry.clone(), replaces)]))?;
         repository.catalog.beat(session)?;
         repository.list_in_index(listed, options.durability);
         Ok(entry)

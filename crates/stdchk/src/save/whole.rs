@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use stdchk_catalog::{CheckpointEntry, Durability, Op, SessionKind};
+use stdchk_catalog::{CheckpointEntry, Op, Saving, SessionKind};
 use stdchk_engine::{FinishedPart, PartWriter, Session};
 use stdchk_object::manifest::Manifest;
 use stdchk_object::{AppName, CheckpointId, Error, Result};
@@ -27,14 +27,13 @@ pub struct Save<'a> {
 
 impl Repository {
     /// Begins to save a checkpoint.
-    pub fn save(&self, app: &AppName, step: u64, mut options: SaveOptions) -> Result<Save<'_>> {
+    pub fn save(&self, app: &AppName, step: u64, options: SaveOptions) -> Result<Save<'_>> {
         let begun = Instant::now();
-        options.engine.durable = options.durability >= Durability::Local;
-        options.engine.check()?;
+        options.engine(&Saving::default()).check()?;
         let kind = SessionKind::Writer { app: app.clone(), step, parts: None };
         let session = Session::open(self.catalog.clone(), kind, &self.owner(false))?;
         let parent = self.choose_parent(session.state(), app, &options.parent)?;
-        let part = self.part_writer(session.id(), session.state(), &options, parent.as_ref())?;
+        let part = self.part_writer(session.id(), session.state(), app, &options, parent.as_ref())?;
         Ok(Save { repository: self, session, options, app: app.clone(), step, parent, part, begun })
     }
 }
@@ -85,7 +84,7 @@ impl Save<'_> {
             parts: Vec::new(),
         };
         let finished = part.finish(Some(manifest.clone()))?;
-        let durable = options.durability >= Durability::Local;
+        let durable = options.is_durable();
         if durable {
             repository.raise(parent.as_ref(), &finished)?;
         }

@@ -2,8 +2,12 @@
 
 use serde_json::json;
 
-use stdchk::{AppName, CheckpointId, Error, GcPlan, Policy, PrunePlan, Repository, Result, Spec};
+use stdchk::{
+    AppName, CheckpointId, Chunking, ChunkingChoice, Error, GcPlan, Policy, Prefer, Preference, Preferred,
+    PrunePlan, Repository, Result, Saving, Spec, Wanted,
+};
 
+use super::save::coding;
 use super::{open, open_or_create};
 use crate::args::{Cli, PolicyArgs};
 use crate::output::{Out, count, size};
@@ -12,18 +16,39 @@ pub fn policy(cli: &Cli, out: &Out, args: &PolicyArgs) -> Result<u8> {
     let app = AppName::new(&args.app)?;
     let purge_after_s = args.purge_after.map(|time| time.as_secs());
     let keep_last = if args.replace { Some(1) } else { args.keep_last };
-    let asked = Policy { keep_last, keep_every: args.keep_every, purge_after_s };
-    let sets = asked != Policy::KEEP_ALL || args.keep_all;
+    let keep_every = args.keep_every;
+    // What is kept is said at once; of how to save only what is said changes.
+    let sets_kept = args.keep_all || keep_last.is_some() || keep_every.is_some() || purge_after_s.is_some();
+    let coding = coding(&args.how)?;
+    let sets = sets_kept || args.how.chunking.is_some() || coding.is_some();
     let policy = if sets {
         // A policy may be set before the first save.
-        open_or_create(cli)?.set_policy(&app, &asked)?;
-        asked
+        open_or_create(cli)?.change_policy(&app, &|policy| {
+            if sets_kept {
+                *policy = Policy { keep_last, keep_every, purge_after_s, ..*policy };
+            }
+            if let Some(chunking) = args.how.chunking {
+                policy.saving.chunking = settled_chunking(chunking);
+            }
+            if let Some(coding) = coding {
+                policy.saving.coding = settled_coding(coding);
+            }
+        })?
     } else {
         open(cli)?.state()?.apps().get(&app).map(|app| app.policy.clone()).unwrap_or_default()
     };
     let value = || {
+        let (prefer, compress) = match policy.saving.coding.map(|coding| coding.to_string()) {
+            Some(words) => match words.split_once('=') {
+                Some(("prefer", what)) => (Some(what.to_owned()), None),
+                _ => (None, words.strip_prefix("compress=").map(str::to_owned)),
+            },
+            None => (None, None),
+        };
         json!({ "app": app.as_str(), "policy": policy.to_string(), "keep_last": policy.keep_last,
-            "keep_every": policy.keep_every, "purge_after_s": policy.purge_after_s })
+            "keep_every": policy.keep_every, "purge_after_s": policy.purge_after_s,
+            "chunking": policy.saving.chunking.map(|chunking| chunking.to_string()),
+            "compress": compress, "prefer": prefer })
     };
     let text = || format!("{app}: {policy}");
     if sets {
@@ -32,6 +57,31 @@ pub fn policy(cli: &Cli, out: &Out, args: &PolicyArgs) -> Result<u8> {
         out.either(value, text)
     }
     Ok(0)
+}
+
+/// Settles what a study recommends.
+pub fn settle(cli: &Cli, out: &Out, app: &str, change: &dyn Fn(&mut Saving)) -> Result<()> {
+    let app = AppName::new(app)?;
+    let policy = open_or_create(cli)?.change_policy(&app, &|policy| change(&mut policy.saving))?;
+    out.note(&format!("{app}: {policy}"));
+    Ok(())
+}
+
+/// What is automatic need not be settled.
+fn settled_chunking(choice: ChunkingChoice) -> Option<Chunking> {
+    match choice {
+        ChunkingChoice::Auto => None,
+        ChunkingChoice::Fixed(chunking) => Some(chunking),
+    }
+}
+
+fn settled_coding(preference: Preference) -> Option<Wanted> {
+    match preference {
+        Preference::Auto(Prefer::Balanced) => None,
+        Preference::Auto(Prefer::Time) => Some(Wanted::Prefer(Preferred::Time)),
+        Preference::Auto(Prefer::Space) => Some(Wanted::Prefer(Preferred::Space)),
+        Preference::Fixed(coding, level) => Some(Wanted::Fixed(coding, level as i8)),
+    }
 }
 
 pub fn prune(repository: &Repository, out: &Out, app: Option<&str>, dry_run: bool) -> Result<u8> {

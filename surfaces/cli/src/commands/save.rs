@@ -9,7 +9,7 @@ use stdchk::{
 };
 
 use super::{checkpoint_json, open_or_create};
-use crate::args::{Cli, EngineArgs, SaveArgs};
+use crate::args::{Cli, EngineArgs, HowArgs, SaveArgs};
 use crate::output::{Out, count, size};
 use crate::parse::Compress;
 
@@ -17,9 +17,9 @@ use crate::parse::Compress;
 pub fn options(cli: &Cli, engine: &EngineArgs, note: &str, rank: u32) -> Result<SaveOptions> {
     let mut options =
         SaveOptions { durability: engine.durability, note: note.to_owned(), rank, ..Default::default() };
-    options.engine.chunking = engine.chunking;
-    options.engine.coding = coding(engine)?;
-    options.engine.memory = cli.memory as usize;
+    options.chunking = engine.how.chunking;
+    options.coding = coding(&engine.how)?;
+    options.memory = cli.memory as usize;
     options.parent = match engine.parent.as_deref() {
         None => ParentChoice::Newest,
         Some("none") => ParentChoice::None,
@@ -28,11 +28,13 @@ pub fn options(cli: &Cli, engine: &EngineArgs, note: &str, rank: u32) -> Result<
     Ok(options)
 }
 
-fn coding(engine: &EngineArgs) -> Result<Preference> {
-    match (engine.compress, engine.prefer) {
-        (Compress::Auto, prefer) => Ok(Preference::Auto(prefer.unwrap_or_default())),
-        (Compress::Fixed(coding, level), None) => Ok(Preference::Fixed(coding, level)),
-        (Compress::Fixed(..), Some(_)) => Err(Error::invalid("--prefer is for --compress auto only")),
+/// What is said of coding; nothing where nothing is.
+pub fn coding(how: &HowArgs) -> Result<Option<Preference>> {
+    match (how.compress, how.prefer) {
+        (None, None) => Ok(None),
+        (None | Some(Compress::Auto), prefer) => Ok(Some(Preference::Auto(prefer.unwrap_or_default()))),
+        (Some(Compress::Fixed(coding, level)), None) => Ok(Some(Preference::Fixed(coding, level))),
+        (Some(Compress::Fixed(..)), Some(_)) => Err(Error::invalid("--prefer is for --compress auto only")),
     }
 }
 

@@ -4,10 +4,11 @@ use serde_json::json;
 
 use stdchk::model::Compression;
 use stdchk::study::{self, Pressed, Tool};
-use stdchk::{Error, Result};
+use stdchk::{Coding, Error, Preferred, Result, Wanted};
 
-use crate::args::CompressionArgs;
+use crate::args::{Cli, CompressionArgs};
 use crate::chart;
+use crate::commands::keep::settle;
 use crate::output::{Out, size, table};
 
 const TOOLS: [Tool; 9] = [
@@ -47,7 +48,7 @@ impl Row {
     }
 }
 
-pub fn compression(out: &Out, args: &CompressionArgs) -> Result<u8> {
+pub fn compression(cli: &Cli, out: &Out, args: &CompressionArgs) -> Result<u8> {
     if let Some(path) = &args.plot {
         chart::check_name(path)?;
     }
@@ -82,7 +83,11 @@ pub fn compression(out: &Out, args: &CompressionArgs) -> Result<u8> {
         let bars: Vec<_> = rows.iter().map(|row| (row.what.clone(), row.waited / 1e9)).collect();
         chart::bars(path, "Compression pays below", "GB/s of the store, for each process", &bars)?;
     }
-    show(out, args, &rows, &files, rate);
+    let (advice, coding) = advice(&rows, rate);
+    show(out, args, &rows, &files, rate, &advice);
+    if let Some(app) = &args.write_policy {
+        settle(cli, out, app, &|saving| saving.coding = coding)?;
+    }
     Ok(0)
 }
 
@@ -95,8 +100,7 @@ fn store_rate(args: &CompressionArgs) -> Result<Option<f64>> {
     }
 }
 
-fn show(out: &Out, args: &CompressionArgs, rows: &[Row], files: &[Row], rate: Option<f64>) {
-    let advice = advice(rows, rate);
+fn show(out: &Out, args: &CompressionArgs, rows: &[Row], files: &[Row], rate: Option<f64>, advice: &str) {
     if out.json {
         let all = |rows: &[Row]| rows.iter().map(as_json).collect::<Vec<_>>();
         out.object(&json!({
@@ -113,7 +117,7 @@ fn show(out: &Out, args: &CompressionArgs, rows: &[Row], files: &[Row], rate: Op
         out.line(&table(&head, &files.iter().map(cells).collect::<Vec<_>>()));
     }
     out.line("");
-    out.line(&advice);
+    out.line(advice);
 }
 
 fn cells(row: &Row) -> Vec<String> {
@@ -132,35 +136,39 @@ fn as_json(row: &Row) -> serde_json::Value {
     })
 }
 
-/// What to do about it, in words.
-fn advice(rows: &[Row], rate: Option<f64>) -> String {
+/// What to do about it: in words, and how to code where that is not automatic.
+fn advice(rows: &[Row], rate: Option<f64>) -> (String, Option<Wanted>) {
     let ours = &rows[0];
     let saved = 100.0 * ours.pressed.saved();
     let speed = |rate: f64| format!("{}/s", size(rate as u64));
     if saved < 3.0 {
-        return "These files do not compress: save with --compress none.".to_owned();
+        let text = "These files do not compress: save with --compress none.".to_owned();
+        return (text, Some(Wanted::Fixed(Coding::NONE, 1)));
     }
     let Some(rate) = rate else {
-        return format!(
+        let text = format!(
             "stdchk saves {saved:.0} % of these files. That shortens a commit on stores that take less than {} from each thread that \
              compresses; --bandwidth RATE or --measure DIR says on which side yours is.",
             speed(ours.overlapped)
         );
+        return (text, None);
     };
     if rate < ours.overlapped {
-        return format!(
+        let text = format!(
             "stdchk saves {saved:.0} % of these files, and the store takes {}, less than the {} that one thread compresses: \
              --compress auto will compress, and shortens commits by it.",
             speed(rate),
             speed(ours.overlapped)
         );
+        return (text, None);
     }
-    format!(
+    let text = format!(
         "stdchk saves {saved:.0} % of these files, but the store takes {}, more than the {} that one thread compresses: unless several \
          threads do, compressing makes commits longer. --prefer time leaves it, --prefer space does it all the same.",
         speed(rate),
         speed(ours.overlapped)
-    )
+    );
+    (text, Some(Wanted::Prefer(Preferred::Time)))
 }
 
 #[cfg(test)]
@@ -171,10 +179,10 @@ mod tests {
     fn advice_follows_the_store() {
         let pressed = Pressed { raw: 1000, packed: 500, compress_s: 1e-6, decompress_s: 1e-6 };
         let row = |pressed| vec![Row::new("stdchk".to_owned(), pressed, 1.0).unwrap()];
-        assert!(advice(&row(pressed), Some(1e8)).contains("will compress"));
-        assert!(advice(&row(pressed), Some(1e10)).contains("makes commits longer"));
-        assert!(advice(&row(pressed), None).contains("--bandwidth"));
+        assert!(advice(&row(pressed), Some(1e8)).0.contains("will compress"));
+        assert_eq!(advice(&row(pressed), Some(1e10)).1, Some(Wanted::Prefer(Preferred::Time)));
+        assert!(advice(&row(pressed), None).0.contains("--bandwidth"));
         let noise = Pressed { packed: 1000, ..pressed };
-        assert!(advice(&row(noise), None).contains("do not compress"));
+        assert!(advice(&row(noise), None).0.contains("do not compress"));
     }
 }

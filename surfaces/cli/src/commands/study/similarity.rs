@@ -2,11 +2,12 @@
 
 use serde_json::json;
 
-use stdchk::Result;
 use stdchk::study::{self, Cuts, Figures, WindowHash};
+use stdchk::{Chunking, Result};
 
-use crate::args::SimilarityArgs;
+use crate::args::{Cli, SimilarityArgs};
 use crate::chart;
+use crate::commands::keep::settle;
 use crate::output::{Out, size, table};
 
 /// One way to cut, and what it found.
@@ -16,7 +17,7 @@ struct Found {
     figures: Figures,
 }
 
-pub fn similarity(out: &Out, args: &SimilarityArgs) -> Result<u8> {
+pub fn similarity(cli: &Cli, out: &Out, args: &SimilarityArgs) -> Result<u8> {
     if let Some(path) = &args.plot {
         chart::check_name(path)?;
     }
@@ -39,7 +40,11 @@ pub fn similarity(out: &Out, args: &SimilarityArgs) -> Result<u8> {
             found.iter().map(|one| (one.name.clone(), 100.0 * one.figures.similarity)).collect();
         chart::bars(path, "Found in the file before", "per cent of the bytes", &bars)?;
     }
-    show(out, &found);
+    let (advice, chunking) = advice(&found);
+    show(out, &found, &advice);
+    if let Some(app) = &args.write_policy {
+        settle(cli, out, app, &|saving| saving.chunking = chunking)?;
+    }
     Ok(0)
 }
 
@@ -75,8 +80,7 @@ fn sweep() -> Vec<Cuts> {
     ways
 }
 
-fn show(out: &Out, found: &[Found]) {
-    let advice = advice(found);
+fn show(out: &Out, found: &[Found], advice: &str) {
     if out.json {
         let way = |one: &Found| {
             let Figures { similarity, throughput, mean, shortest, longest } = one.figures;
@@ -98,7 +102,7 @@ fn show(out: &Out, found: &[Found]) {
     let rows: Vec<_> = found.iter().map(row).collect();
     out.line(&table(&["WAY TO CUT", "FOUND", "SPEED", "MEAN CHUNK", "SHORTEST", "LONGEST"], &rows));
     out.line("");
-    out.line(&advice);
+    out.line(advice);
 }
 
 /// Less than this found is not worth small chunks.
@@ -106,8 +110,8 @@ const LITTLE: f64 = 0.03;
 /// So much more must another way find to be worth its time.
 const BETTER: f64 = 0.05;
 
-/// What to do about it, in words.
-fn advice(found: &[Found]) -> String {
+/// What to do about it: in words, and how to cut where that is not automatic.
+fn advice(found: &[Found]) -> (String, Option<Chunking>) {
     let ours = found[0].figures.similarity;
     let of_cdc = found.iter().filter(|one| matches!(one.cuts, Some(Cuts::FastCdc(_))));
     let best = of_cdc.max_by(|a, b| a.figures.similarity.total_cmp(&b.figures.similarity));
@@ -115,23 +119,25 @@ fn advice(found: &[Found]) -> String {
         && let Some(Cuts::FastCdc(average)) = best.cuts
         && best.figures.similarity > ours + BETTER
     {
-        return format!(
+        let text = format!(
             "Content-defined chunks find {:.0} % of each file in the one before, stdchk's pages {:.0} %: save with --chunking cdc:{}.",
             100.0 * best.figures.similarity,
             100.0 * ours,
             average
         );
+        return (text, Some(Chunking::Cdc(average)));
     }
     if ours < LITTLE {
-        return "Hardly anything of a file is found in the one before: save with --chunking page:64KiB, which spares the \
-                metadata of small pages; what is stored can only be compressed."
-            .to_owned();
+        let text = "Hardly anything of a file is found in the one before: save with --chunking page:64KiB, which spares the \
+                    metadata of small pages; what is stored can only be compressed.";
+        return (text.to_owned(), Some(Chunking::Page(64 << 10)));
     }
-    format!(
+    let text = format!(
         "stdchk finds {:.0} % of each file in the one before: its default --chunking auto is right, and stores about {:.0} % of each.",
         100.0 * ours,
         100.0 * (1.0 - ours)
-    )
+    );
+    (text, None)
 }
 
 #[cfg(test)]
@@ -146,8 +152,8 @@ mod tests {
             figures: Figures { similarity, ..Figures::default() },
         };
         let cdc = Some(Cuts::FastCdc(8192));
-        assert!(advice(&[one(None, 0.9), one(cdc, 0.92)]).contains("auto is right"));
-        assert!(advice(&[one(None, 0.1), one(cdc, 0.5)]).contains("cdc:8192"));
-        assert!(advice(&[one(None, 0.0), one(cdc, 0.01)]).contains("page:64KiB"));
+        assert!(advice(&[one(None, 0.9), one(cdc, 0.92)]).0.contains("auto is right"));
+        assert_eq!(advice(&[one(None, 0.1), one(cdc, 0.5)]).1, Some(Chunking::Cdc(8192)));
+        assert_eq!(advice(&[one(None, 0.0), one(cdc, 0.01)]).1, Some(Chunking::Page(64 << 10)));
     }
 }
