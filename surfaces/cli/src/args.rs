@@ -281,7 +281,7 @@ pub enum StudyVerb {
 /// Files to be compressed.
 #[derive(Args)]
 pub struct CompressionArgs {
-    /// Checkpoints of any kind; with several, also a line for each.
+    /// Checkpoints of any kind; with several, also a line for each, or for each NAME where they are given as NAME=FILE.
     #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub files: Vec<PathBuf>,
     /// Bytes of each file that are studied.

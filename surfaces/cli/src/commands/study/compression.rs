@@ -1,5 +1,7 @@
 //! study compression: how well compressors do on some files, and below which bandwidth of the store that pays.
 
+use std::path::{Path, PathBuf};
+
 use serde_json::json;
 
 use stdchk::model::Compression;
@@ -25,9 +27,31 @@ const TOOLS: [Tool; 9] = [
 /// Bytes that are written to see how fast the store is.
 const PROBE: u64 = 256 << 20;
 
+/// Files that belong together, and what compressors do on them.
+struct Group {
+    name: String,
+    rows: Vec<Row>,
+}
+
+/// The files by the names that were put before them, as in `system=core.1`; without one each is for itself.
+fn grouped(files: &[PathBuf]) -> Vec<(String, Vec<&Path>)> {
+    let mut groups: Vec<(String, Vec<&Path>)> = Vec::new();
+    for path in files {
+        let whole = path.display().to_string();
+        let named = path.to_str().and_then(|text| text.split_once('=')).filter(|_| !path.exists());
+        let (name, path) =
+            named.map_or((whole, path.as_path()), |(name, rest)| (name.to_owned(), Path::new(rest)));
+        match groups.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, paths)) => paths.push(path),
+            None => groups.push((name, vec![path])),
+        }
+    }
+    groups
+}
+
 /// A compressor, and the bandwidths of the store below which it pays.
 struct Row {
-    what: String,
+    tool: Tool,
     pressed: Pressed,
     /// When the commit waits for compression and then for the store, and restarts are counted.
     waited: f64,
@@ -36,7 +60,7 @@ struct Row {
 }
 
 impl Row {
-    fn new(what: String, pressed: Pressed, checkpoints: f64) -> Result<Row> {
+    fn new(tool: Tool, pressed: Pressed, checkpoints: f64) -> Result<Row> {
         let refused = |error: stdchk::model::Error| Error::invalid(error.to_string());
         let codec = Compression {
             saved: pressed.saved().clamp(0.0, 1.0 - 1e-9),
@@ -44,7 +68,7 @@ impl Row {
             decompress: pressed.decompress(),
         };
         let waited = codec.break_even_of(checkpoints).map_err(refused)?;
-        Ok(Row { what, pressed, waited, overlapped: codec.break_even_overlapped().map_err(refused)? })
+        Ok(Row { tool, pressed, waited, overlapped: codec.break_even_overlapped().map_err(refused)? })
     }
 }
 
@@ -57,34 +81,38 @@ pub fn compression(cli: &Cli, out: &Out, args: &CompressionArgs) -> Result<u8> {
         return Err(Error::invalid("--checkpoints-per-restart must be 0 or more"));
     }
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
-    let length =
-        |path: &std::path::PathBuf| std::fs::metadata(path).map_or(0, |file| file.len().min(args.limit));
-    let once: u64 = args.files.iter().map(length).sum();
+    let groups = grouped(&args.files);
+    let length = |path: &&Path| std::fs::metadata(path).map_or(0, |file| file.len().min(args.limit));
+    let once: u64 = groups.iter().flat_map(|(_, paths)| paths).map(length).sum();
     let bar = out.progress("studying", once * TOOLS.len() as u64);
     let told = |bytes| bar.inc(bytes);
-    let (mut rows, mut files) = (Vec::new(), Vec::new());
+    let (mut rows, mut by_group): (Vec<Row>, Vec<Vec<Row>>) =
+        (Vec::new(), groups.iter().map(|_| Vec::new()).collect());
     for tool in TOOLS {
         let mut sum = Pressed::default();
-        for path in &args.files {
-            let one = study::compression(path, tool, args.limit, threads, &told)?;
-            if tool == Tool::Ours && one.raw > 0 {
-                files.push(Row::new(path.display().to_string(), one, checkpoints)?);
+        for ((_, paths), rows) in groups.iter().zip(&mut by_group) {
+            let mut of_group = Pressed::default();
+            for path in paths {
+                of_group.add(&study::compression(path, tool, args.limit, threads, &told)?);
             }
-            sum.add(&one);
+            sum.add(&of_group);
+            rows.push(Row::new(tool, of_group, checkpoints)?);
         }
-        rows.push(Row::new(tool.to_string(), sum, checkpoints)?);
+        rows.push(Row::new(tool, sum, checkpoints)?);
     }
     bar.finish_and_clear();
     if rows[0].pressed.raw == 0 {
         return Err(Error::invalid("the files are empty: there is nothing to compress"));
     }
+    let groups: Vec<Group> =
+        groups.into_iter().zip(by_group).map(|((name, _), rows)| Group { name, rows }).collect();
     let rate = store_rate(args)?;
     if let Some(path) = &args.plot {
-        let bars: Vec<_> = rows.iter().map(|row| (row.what.clone(), row.waited / 1e9)).collect();
+        let bars: Vec<_> = rows.iter().map(|row| (row.tool.to_string(), row.waited / 1e9)).collect();
         chart::bars(path, "Compression pays below", "GB/s of the store, for each process", &bars)?;
     }
     let (advice, coding) = advice(&rows, rate);
-    show(out, args, &rows, &files, rate, &advice);
+    show(out, args, &rows, &groups, rate, &advice);
     if let Some(app) = &args.write_policy {
         settle(cli, out, app, &|saving| saving.coding = coding)?;
     }
@@ -100,37 +128,51 @@ fn store_rate(args: &CompressionArgs) -> Result<Option<f64>> {
     }
 }
 
-fn show(out: &Out, args: &CompressionArgs, rows: &[Row], files: &[Row], rate: Option<f64>, advice: &str) {
+fn show(out: &Out, args: &CompressionArgs, rows: &[Row], groups: &[Group], rate: Option<f64>, advice: &str) {
     if out.json {
         let all = |rows: &[Row]| rows.iter().map(as_json).collect::<Vec<_>>();
         out.object(&json!({
-            "tools": all(rows), "files": all(files), "store_bytes_per_s": rate, "checkpoints_per_restart": args.checkpoints_per_restart,
-            "advice": advice,
+            "tools": all(rows), "groups": groups.iter().map(|group| json!({ "name": group.name, "tools": all(&group.rows) })).collect::<Vec<_>>(),
+            "store_bytes_per_s": rate, "checkpoints_per_restart": args.checkpoints_per_restart, "advice": advice,
         }));
         return;
     }
     let head = ["COMPRESSOR", "SAVES", "COMPRESSES", "BRINGS BACK", "PAYS BELOW", "OVERLAPPED"];
     out.line(&table(&head, &rows.iter().map(cells).collect::<Vec<_>>()));
-    if files.len() > 1 {
+    if groups.len() > 1 {
         out.line("");
-        let head = ["FILE, BY STDCHK", "SAVES", "COMPRESSES", "BRINGS BACK", "PAYS BELOW", "OVERLAPPED"];
-        out.line(&table(&head, &files.iter().map(cells).collect::<Vec<_>>()));
+        out.line(&table(
+            &["GROUP, PAYS BELOW", "STDCHK SAVES", "STDCHK", "ZLIB(1)", "PBZIP2(1,5)"],
+            &break_evens(groups),
+        ));
     }
     out.line("");
     out.line(advice);
 }
 
+/// The paper's table I: the break-even points of groups.
+fn break_evens(groups: &[Group]) -> Vec<Vec<String>> {
+    let of = |group: &Group| {
+        let row = |tool| group.rows.iter().find(|row| row.tool == tool).expect("every tool is tried");
+        let mut cells = vec![group.name.clone(), format!("{:.1} %", 100.0 * row(Tool::Ours).pressed.saved())];
+        let tools = [Tool::Ours, Tool::Zlib(1), Tool::ParallelBzip2(1)];
+        cells.extend(tools.map(|tool| format!("{}/s", size(row(tool).waited as u64))));
+        cells
+    };
+    groups.iter().map(of).collect()
+}
+
 fn cells(row: &Row) -> Vec<String> {
     let speed = |rate: f64| format!("{}/s", size(rate as u64));
     let rates = [row.pressed.compress(), row.pressed.decompress(), row.waited, row.overlapped];
-    let mut cells = vec![row.what.clone(), format!("{:.1} %", 100.0 * row.pressed.saved())];
+    let mut cells = vec![row.tool.to_string(), format!("{:.1} %", 100.0 * row.pressed.saved())];
     cells.extend(rates.map(speed));
     cells
 }
 
 fn as_json(row: &Row) -> serde_json::Value {
     json!({
-        "what": row.what, "raw_bytes": row.pressed.raw, "packed_bytes": row.pressed.packed, "saved": row.pressed.saved(),
+        "what": row.tool.to_string(), "raw_bytes": row.pressed.raw, "packed_bytes": row.pressed.packed, "saved": row.pressed.saved(),
         "compress_bytes_per_s": row.pressed.compress() as u64, "decompress_bytes_per_s": row.pressed.decompress() as u64,
         "pays_below_bytes_per_s": row.waited as u64, "pays_below_overlapped_bytes_per_s": row.overlapped as u64,
     })
@@ -176,9 +218,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn files_are_grouped_by_the_names_before_them() {
+        let files = ["a=x", "y", "b=z=1", "a=w"].map(PathBuf::from);
+        let groups = grouped(&files);
+        let names: Vec<_> = groups.iter().map(|(name, paths)| (name.as_str(), paths.len())).collect();
+        assert_eq!(names, [("a", 2), ("y", 1), ("b", 1)]);
+        assert_eq!(groups[2].1, [Path::new("z=1")]);
+    }
+
+    #[test]
     fn advice_follows_the_store() {
         let pressed = Pressed { raw: 1000, packed: 500, compress_s: 1e-6, decompress_s: 1e-6 };
-        let row = |pressed| vec![Row::new("stdchk".to_owned(), pressed, 1.0).unwrap()];
+        let row = |pressed| vec![Row::new(Tool::Ours, pressed, 1.0).unwrap()];
         assert!(advice(&row(pressed), Some(1e8)).0.contains("will compress"));
         assert_eq!(advice(&row(pressed), Some(1e10)).1, Some(Wanted::Prefer(Preferred::Time)));
         assert!(advice(&row(pressed), None).0.contains("--bandwidth"));
