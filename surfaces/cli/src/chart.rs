@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use plotters::coord::Shift;
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 
@@ -131,47 +132,57 @@ where
 }
 
 /// Bars with names beside them, from zero on.
-pub fn bars(path: &Path, title: &str, unit: &str, bars: &[(String, f64)]) -> Result<()> {
+pub struct Bars {
+    pub title: &'static str,
+    pub unit: &'static str,
+    pub bars: Vec<(String, f64)>,
+}
+
+/// Draws charts of bars below each other.
+pub fn bars(path: &Path, charts: &[Bars]) -> Result<()> {
     let failed = |error: &dyn std::fmt::Display| {
         Error::invalid(format!("{} cannot be drawn: {error}", path.display()))
     };
-    let most = bars.iter().map(|(_, value)| *value).fold(1e-9, f64::max) * 1.1;
-    let area = SVGBackend::new(path, (WIDTH, BAR * bars.len() as u32 + 110)).into_drawing_area();
+    let height = |chart: &Bars| BAR * chart.bars.len() as u32 + 110;
+    let area = SVGBackend::new(path, (WIDTH, charts.iter().map(height).sum())).into_drawing_area();
     area.fill(&WHITE).map_err(|error| failed(&error))?;
-    let mut chart = ChartBuilder::on(&area)
+    let mut rest = area.clone();
+    for chart in charts {
+        let (here, below) = rest.split_vertically(height(chart));
+        draw_bars(&here, chart).map_err(|error| failed(&error))?;
+        rest = below;
+    }
+    area.present().map_err(|error| failed(&error))
+}
+
+fn draw_bars(area: &DrawingArea<SVGBackend, Shift>, Bars { title, unit, bars }: &Bars) -> Drawn {
+    let most = bars.iter().map(|(_, value)| *value).fold(1.0, f64::max) * 1.1;
+    let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 20))
         .margin(12)
         .x_label_area_size(44)
         .y_label_area_size(230)
-        .build_cartesian_2d(0.0..most, (0..bars.len() as i32 - 1).into_segmented())
-        .map_err(|error| failed(&error))?;
+        .build_cartesian_2d(0.0..most, (0..bars.len() as i32 - 1).into_segmented())?;
     // The first one is at the top.
     let name = |at: &SegmentValue<i32>| match at {
         SegmentValue::CenterOf(at) => bars[bars.len() - 1 - *at as usize].0.clone(),
         _ => String::new(),
     };
-    chart
-        .configure_mesh()
-        .disable_y_mesh()
-        .x_desc(unit)
-        .y_labels(bars.len())
-        .y_label_formatter(&name)
-        .label_style(("sans-serif", 13))
-        .draw()
-        .map_err(|error| failed(&error))?;
+    let mut mesh = chart.configure_mesh();
+    mesh.disable_y_mesh().x_desc(*unit).x_labels(8).max_light_lines(1).y_labels(bars.len());
+    mesh.y_label_formatter(&name).label_style(("sans-serif", 13)).draw()?;
     let rectangle = |(at, (_, value)): (usize, &(String, f64))| {
         let at = (bars.len() - 1 - at) as i32;
         let corners = [(0.0, SegmentValue::Exact(at)), (*value, SegmentValue::Exact(at + 1))];
-        let mut bar = Rectangle::new(corners, RGBColor(46, 99, 158).filled());
+        let mut bar = Rectangle::new(corners, COLOURS[0].filled());
         bar.set_margin(4, 4, 0, 0);
         bar
     };
-    chart.draw_series(bars.iter().enumerate().map(rectangle)).map_err(|error| failed(&error))?;
+    chart.draw_series(bars.iter().enumerate().map(rectangle))?;
     let label = |(at, (_, value)): (usize, &(String, f64))| {
-        let at = (bars.len() - 1 - at) as i32;
-        let place = (*value, SegmentValue::CenterOf(at));
-        EmptyElement::at(place) + Text::new(format!("{value:.1}"), (4, -6), ("sans-serif", 12))
+        let place = (*value, SegmentValue::CenterOf((bars.len() - 1 - at) as i32));
+        let text = if *value >= 100.0 { format!("{value:.0}") } else { format!("{value:.1}") };
+        EmptyElement::at(place) + Text::new(text, (4, -6), ("sans-serif", 12))
     };
-    chart.draw_series(bars.iter().enumerate().map(label)).map_err(|error| failed(&error))?;
-    area.present().map_err(|error| failed(&error))
+    chart.draw_series(bars.iter().enumerate().map(label)).map(drop)
 }

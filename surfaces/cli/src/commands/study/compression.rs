@@ -9,7 +9,7 @@ use stdchk::study::{self, Pressed, Tool};
 use stdchk::{Coding, Error, Preferred, Result, Wanted};
 
 use crate::args::{Cli, CompressionArgs};
-use crate::chart;
+use crate::chart::{self, Bars};
 use crate::commands::keep::settle;
 use crate::output::{Out, size, table};
 
@@ -108,8 +108,7 @@ pub fn compression(cli: &Cli, out: &Out, args: &CompressionArgs) -> Result<u8> {
         groups.into_iter().zip(by_group).map(|((name, _), rows)| Group { name, rows }).collect();
     let rate = store_rate(args)?;
     if let Some(path) = &args.plot {
-        let bars: Vec<_> = rows.iter().map(|row| (row.tool.to_string(), row.waited / 1e9)).collect();
-        chart::bars(path, "Compression pays below", "GB/s of the store, for each process", &bars)?;
+        chart::bars(path, &figures(&rows))?;
     }
     let (advice, coding) = advice(&rows, rate);
     show(out, args, &rows, &groups, rate, &advice);
@@ -117,6 +116,20 @@ pub fn compression(cli: &Cli, out: &Out, args: &CompressionArgs) -> Result<u8> {
         settle(cli, out, app, &|saving| saving.coding = coding)?;
     }
     Ok(0)
+}
+
+/// The paper's figures 1, 2a, 2b and 3.
+fn figures(rows: &[Row]) -> Vec<Bars> {
+    let figure = |title, unit, value: fn(&Row) -> f64| {
+        let bar = |row: &Row| (row.tool.to_string(), value(row));
+        Bars { title, unit, bars: rows.iter().map(bar).collect() }
+    };
+    vec![
+        figure("Saved by compression", "per cent of the bytes", |row| 100.0 * row.pressed.saved()),
+        figure("Speed of compression", "MB/s", |row| row.pressed.compress() / 1e6),
+        figure("Speed of decompression", "MB/s", |row| row.pressed.decompress() / 1e6),
+        figure("Compression pays below", "MB/s of the store, for each process", |row| row.waited / 1e6),
+    ]
 }
 
 /// What the store takes: given, measured where checkpoints would go, or unknown.

@@ -6,7 +6,7 @@ use stdchk::study::{self, Cuts, Figures, WindowHash};
 use stdchk::{Chunking, Result};
 
 use crate::args::{Cli, SimilarityArgs};
-use crate::chart;
+use crate::chart::{self, Bars};
 use crate::commands::keep::settle;
 use crate::output::{Out, size, table};
 
@@ -36,9 +36,9 @@ pub fn similarity(cli: &Cli, out: &Out, args: &SimilarityArgs) -> Result<u8> {
     }
     bar.finish_and_clear();
     if let Some(path) = &args.plot {
-        let bars: Vec<_> =
-            found.iter().map(|one| (one.name.clone(), 100.0 * one.figures.similarity)).collect();
-        chart::bars(path, "Found in the file before", "per cent of the bytes", &bars)?;
+        let bars = found.iter().map(|one| (one.name.clone(), 100.0 * one.figures.similarity)).collect();
+        let title = "Found in the file before";
+        chart::bars(path, &[Bars { title, unit: "per cent of the bytes", bars }])?;
     }
     let (advice, chunking) = advice(&found);
     show(out, &found, &advice);
