@@ -83,6 +83,10 @@ pub struct PartEntry {
     pub durability: Durability,
     /// The boot that added it: a staged one is doubtful in any other.
     pub boot: [u8; 16],
+    /// When it was begun, in nanoseconds since 1970.
+    pub begun_ns: i64,
+    /// Milliseconds until it was stored; 0 where nobody measured it.
+    pub took_ms: u64,
 }
 
 /// A checkpoint in the catalog.
@@ -112,8 +116,7 @@ pub struct CheckpointEntry {
     pub tally: TallyEntry,
     /// Bytes of packs that this save wrote, metadata included.
     pub written: u64,
-    /// How long the save took, from its beginning until all was stored, in milliseconds; 0 where nobody measured it, as with
-    /// parts that are added by many.
+    /// How long the save took, from its beginning until all was stored, in milliseconds; 0 where nobody measured it.
     pub took_ms: u64,
 }
 
@@ -368,6 +371,8 @@ impl PartEntry {
         out.u32(self.rank);
         out.u8(self.durability as u8);
         out.raw(&self.boot);
+        out.zigzag(self.begun_ns);
+        out.varint(self.took_ms);
     }
 
     pub(crate) fn decode(reader: &mut Reader) -> Result<PartEntry> {
@@ -376,6 +381,8 @@ impl PartEntry {
             rank: reader.u32()?,
             durability: decode_durability(reader)?,
             boot: reader.array()?,
+            begun_ns: reader.zigzag()?,
+            took_ms: reader.varint()?,
         })
     }
 }

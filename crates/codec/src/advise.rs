@@ -56,6 +56,8 @@ pub struct Pace {
     pub store_known: bool,
     /// Whether so little was stored until now that its compression takes no time worth mentioning.
     pub little: bool,
+    /// How many restores come to a save: what they take counts with it.
+    pub restarts: f64,
 }
 
 /// A coding, and the level of its compressor.
@@ -81,9 +83,29 @@ pub struct Trial {
     pub left: f64,
     /// Seconds that one thread needed for each byte.
     pub cost: f64,
+    /// Seconds that one thread needs to bring each byte back.
+    pub back: f64,
 }
 
+/// Seconds that one thread needs to check a byte that was read.
+const CHECK_COST: f64 = 0.3e-9;
+
 impl Trial {
+    /// Nothing is done to the bytes.
+    pub const NONE: Trial = Trial { choice: Choice::NONE, left: 1.0, cost: 0.0, back: 0.0 };
+
+    /// Seconds for each new byte that are waited for: at the commit, and at as many restores as come to it. This is the viability paper's
+    /// equation 1, for stages that overlap and restarts that are fewer than checkpoints.
+    pub fn time(&self, pace: &Pace) -> f64 {
+        self.commit_time(pace) + pace.restarts * self.restore_time(pace)
+    }
+
+    /// Seconds that a restore takes for each byte. The store is taken to give as fast as it takes.
+    pub fn restore_time(&self, pace: &Pace) -> f64 {
+        let work = (CHECK_COST + self.back) / pace.threads;
+        work.max(self.left * pace.store)
+    }
+
     /// Seconds that the commit takes for each new byte: looking and compressing on all threads, while the store takes what is
     /// left. The slower of the two counts.
     pub fn commit_time(&self, pace: &Pace) -> f64 {
@@ -169,7 +191,7 @@ impl Advisor {
     }
 
     fn time(&self, trial: &Trial, pace: &Pace) -> f64 {
-        Trial { cost: trial.cost * self.drag, ..*trial }.commit_time(pace)
+        Trial { cost: trial.cost * self.drag, ..*trial }.time(pace)
     }
 
     /// Seconds for each byte that the commit may take.
@@ -178,7 +200,7 @@ impl Advisor {
         if pace.little || prefer == Prefer::Space {
             return f64::INFINITY;
         }
-        let raw = Trial { choice: Choice::NONE, left: 1.0, cost: 0.0 }.commit_time(pace);
+        let raw = Trial::NONE.time(pace);
         self.trials.iter().map(|trial| self.time(trial, pace)).fold(raw, f64::min) * prefer.patience()
     }
 
@@ -187,13 +209,13 @@ impl Advisor {
         let Preference::Auto(prefer) = self.preference else { return false };
         let cheapest = self.trials.iter().map(|trial| trial.cost).fold(f64::INFINITY, f64::min);
         let cost = if cheapest.is_finite() { cheapest + DELTA_COST } else { 2.0 * DELTA_COST };
-        let hoped = Trial { choice: Choice::NONE, left: DELTA_LEFT, cost };
+        let hoped = Trial { left: DELTA_LEFT, cost, back: DELTA_COST, ..Trial::NONE };
         self.time(&hoped, pace) <= self.bearable_time(prefer, pace)
     }
 
-    /// Adds what was tried of a delta.
-    pub fn tried_delta(&mut self, trial: Trial) {
-        self.trials.push(trial);
+    /// Adds what was tried of deltas.
+    pub fn tried_delta(&mut self, trials: Vec<Trial>) {
+        self.trials.extend(trials);
     }
 
     /// Bytes below which a compressed run is kept; otherwise it is stored as it is.
@@ -241,17 +263,27 @@ pub fn try_codings(
     clock: &dyn Fn() -> f64,
 ) -> Result<Vec<Trial>> {
     let sample = slices(raw);
-    let mut trials = Vec::new();
-    for choice in candidates(prefer, &sample) {
-        let begun = clock();
-        let limit = Advisor::limit(sample.len());
-        if let Some(packed) = press.compress(choice.coding, choice.level, &sample, limit)? {
-            let bytes = sample.len() as f64;
-            let left = packed.len() as f64 / bytes;
-            trials.push(Trial { choice, left, cost: (clock() - begun) / bytes });
-        }
-    }
-    Ok(trials)
+    let trials = candidates(prefer, &sample).into_iter().map(|choice| try_one(choice, press, &sample, clock));
+    trials.filter_map(Result::transpose).collect()
+}
+
+/// Compresses a sample and brings it back; nothing where it does not shrink enough.
+fn try_one(
+    choice: Choice,
+    press: &mut Press,
+    sample: &[u8],
+    clock: &dyn Fn() -> f64,
+) -> Result<Option<Trial>> {
+    let begun = clock();
+    let limit = Advisor::limit(sample.len());
+    let Some(packed) = press.compress(choice.coding, choice.level, sample, limit)? else { return Ok(None) };
+    let compressed = clock();
+    let packed = packed.to_vec();
+    let copied = clock();
+    press.decompress(choice.coding, &packed, sample.len(), &mut Vec::new())?;
+    let bytes = sample.len() as f64;
+    let (cost, back) = ((compressed - begun) / bytes, (clock() - copied) / bytes);
+    Ok(Some(Trial { choice, left: packed.len() as f64 / bytes, cost, back }))
 }
 
 /// Tries what is left when the old bytes of a run are subtracted first, by the width that leaves least. `read_cost` is what
@@ -263,31 +295,39 @@ pub fn try_delta(
     old: &[u8],
     read_cost: f64,
     clock: &dyn Fn() -> f64,
-) -> Result<Option<Trial>> {
+) -> Result<Vec<Trial>> {
     let (sample, old) = (slices(raw), slices(old));
     let mut differences = Vec::new();
-    let mut best: Option<(usize, f64)> = None;
-    for (width, planes) in DELTA_WIDTHS {
-        delta::subtract(width, &sample, &old, &mut differences);
-        let bits = plane_bits(&differences)[planes];
-        if best.is_none_or(|(_, least)| bits < least) {
-            best = Some((width, bits));
+    let mut best: Option<(u8, f64)> = None;
+    for (planes, at) in DELTA_WIDTHS {
+        delta::subtract(usize::from(planes.max(1)), &sample, &old, &mut differences);
+        let bits = plane_bits(&differences)[at];
+        // Wider elements have to leave clearly less: planes take time, and where much is the same bytes say that as well.
+        if best.is_none_or(|(_, least)| bits < least * CLEARLY) {
+            best = Some((planes, bits));
         }
     }
-    let Some((width, _)) = best.filter(|&(_, bits)| bits < NOISE_BITS) else { return Ok(None) };
+    let Some((planes, _)) = best.filter(|&(_, bits)| bits < NOISE_BITS) else { return Ok(Vec::new()) };
     let level = if prefer == Prefer::Space { SPACE_LEVEL } else { 1 };
-    let choice = Choice { coding: Coding::new(Codec::Zstd, width as u8).of_delta(), level };
     let begun = clock();
-    delta::subtract(width, &sample, &old, &mut differences);
-    let limit = Advisor::limit(sample.len());
-    let packed = press.compress(choice.coding, choice.level, &differences, limit)?.map(<[u8]>::len);
-    let bytes = sample.len() as f64;
-    let cost = (clock() - begun) / bytes + read_cost;
-    Ok(packed.map(|packed| Trial { choice, left: packed as f64 / bytes, cost }))
+    delta::subtract(usize::from(planes.max(1)), &sample, &old, &mut differences);
+    let subtracting = (clock() - begun) / sample.len() as f64;
+    let mut trials = Vec::new();
+    for (codec, level) in [(Codec::Lz4, 0), (Codec::Zstd, level)] {
+        let choice = Choice { coding: Coding::new(codec, planes).of_delta(), level };
+        if let Some(trial) = try_one(choice, press, &differences, clock)? {
+            // Both ways the old bytes are read, and subtracted or added.
+            let more = subtracting + read_cost;
+            trials.push(Trial { cost: trial.cost + more, back: trial.back + more, ..trial });
+        }
+    }
+    Ok(trials)
 }
 
-/// Widths of elements that are subtracted, and where [`plane_bits`] has them.
-const DELTA_WIDTHS: [(usize, usize); 3] = [(8, 1), (4, 2), (2, 3)];
+/// Bytes of elements that are subtracted and split into planes, none for single bytes, and where [`plane_bits`] has them.
+const DELTA_WIDTHS: [(u8, usize); 4] = [(0, 0), (8, 1), (4, 2), (2, 3)];
+/// How much less a width must leave than another to be preferred to it.
+const CLEARLY: f64 = 0.97;
 
 /// What is worth trying: LZ4 finds what repeats; where single bytes say enough, an entropy coder too, after the planes that make
 /// them say most.
@@ -365,10 +405,13 @@ mod tests {
     }
 
     /// A store that is slower than any compressor, and one that is faster.
-    const SLOW: Pace = Pace { threads: 2.0, look: 1e-9, store: 1e-3, store_known: true, little: false };
+    const SLOW: Pace =
+        Pace { threads: 2.0, look: 1e-9, store: 1e-3, store_known: true, little: false, restarts: 0.0 };
     /// Nothing costs anything.
-    const NOTHING: Pace = Pace { threads: 1.0, look: 0.0, store: 0.0, store_known: false, little: true };
-    const FAST: Pace = Pace { threads: 2.0, look: 1e-9, store: 1e-15, store_known: true, little: false };
+    const NOTHING: Pace =
+        Pace { threads: 1.0, look: 0.0, store: 0.0, store_known: false, little: true, restarts: 0.0 };
+    const FAST: Pace =
+        Pace { threads: 2.0, look: 1e-9, store: 1e-15, store_known: true, little: false, restarts: 0.0 };
 
     #[test]
     fn noise_is_left_alone_and_text_is_not() {
@@ -399,11 +442,13 @@ mod tests {
             choice: Choice { coding: Coding::new(codec, 0), level: 1 },
             left,
             cost,
+            back: cost / 2.0,
         };
         let chosen = |prefer, store| {
             let mut advisor = Advisor::new(Preference::Auto(prefer));
             advisor.tried(vec![way(Codec::Lz4, 0.6, 1.0), way(Codec::Zstd, 0.4, 3.0)]);
-            let pace = Pace { threads: 1.0, look: 1.0, store, store_known: true, little: false };
+            let pace =
+                Pace { threads: 1.0, look: 1.0, store, store_known: true, little: false, restarts: 0.0 };
             advisor.choose(&pace, false).coding.codec
         };
         // Raw takes 1, LZ4 2, zstd 4.
@@ -420,6 +465,28 @@ mod tests {
     }
 
     #[test]
+    fn restores_count_as_often_as_they_come() {
+        // The store takes and gives a byte a second; the coding is fast one way and slow the other.
+        let choice = Choice { coding: Coding::new(Codec::Zstd, 0), level: 1 };
+        let mut advisor = Advisor::new(Preference::Auto(Prefer::Time));
+        advisor.tried(vec![Trial { choice, left: 0.5, cost: 0.5, back: 3.0 }]);
+        let pace = |restarts| Pace {
+            threads: 1.0,
+            look: 0.0,
+            store: 1.0,
+            store_known: true,
+            little: false,
+            restarts,
+        };
+        assert_eq!(advisor.choose(&pace(0.0), false), choice);
+        assert_eq!(advisor.choose(&pace(0.1), false), choice);
+        assert_eq!(advisor.choose(&pace(1.0), false), Choice::NONE);
+        // With as many restores as saves and stages side by side, equation 1 for these speeds.
+        let trial = Trial { choice, left: 0.5, cost: 0.5, back: 0.5 };
+        assert!(trial.time(&pace(1.0)) < Trial::NONE.time(&pace(1.0)));
+    }
+
+    #[test]
     fn a_delta_is_tried_where_it_may_pay_and_taken_where_it_does() {
         let mut next = random();
         let old: Vec<u8> = (0..65536).flat_map(|_| (f64::from(next()) * 1e-3).to_le_bytes()).collect();
@@ -430,30 +497,35 @@ mod tests {
         let mut advisor = Advisor::new(Preference::Auto(Prefer::Balanced));
         advisor.tried(try_codings(Prefer::Balanced, &mut Press::new(), &new, &clock).unwrap());
         assert!(!advisor.may_want_delta(&FAST) && advisor.may_want_delta(&SLOW));
-        let trial =
-            try_delta(Prefer::Balanced, &mut Press::new(), &new, &old, 1e-9, &clock).unwrap().unwrap();
-        assert!(trial.left < 0.05, "{trial:?}");
-        advisor.tried_delta(trial);
+        let trials = try_delta(Prefer::Balanced, &mut Press::new(), &new, &old, 1e-9, &clock).unwrap();
+        assert!(trials.iter().any(|trial| trial.left < 0.05), "{trials:?}");
+        advisor.tried_delta(trials);
         let coding = advisor.choose(&SLOW, true).coding;
         assert!(coding.delta && coding.planes == 8, "{coding}");
         assert!(!advisor.choose(&SLOW, false).coding.delta, "nothing to subtract from");
         let noise: Vec<u8> = (0..65536).flat_map(|_| (next() >> 3).to_le_bytes()).collect();
         let noise: Vec<u8> = noise.chunks_exact(4).flat_map(|word| word[..3].to_vec()).collect();
         let none = try_delta(Prefer::Space, &mut Press::new(), &noise, &new[..noise.len()], 0.0, &clock);
-        assert_eq!(none.unwrap(), None);
+        assert_eq!(none.unwrap(), []);
+        // Where parts are the same and parts are new, planes would only take time.
+        let mut half = noise.clone();
+        half.as_chunks_mut::<3000>().0.iter_mut().step_by(2).for_each(|part| part.fill_with(|| next() as u8));
+        let trials = try_delta(Prefer::Balanced, &mut Press::new(), &half, &noise, 0.0, &clock).unwrap();
+        assert!(trials.iter().all(|trial| trial.choice.coding.planes == 0 && trial.left < 0.6), "{trials:?}");
     }
 
     #[test]
     fn what_runs_take_corrects_what_trials_said() {
         let choice = Choice { coding: Coding::new(Codec::Zstd, 0), level: 1 };
         let mut advisor = Advisor::new(Preference::Auto(Prefer::Time));
-        advisor.tried(vec![Trial { choice, left: 0.5, cost: 1.0 }]);
-        let pace = Pace { threads: 1.0, look: 0.0, store: 2.0, store_known: true, little: false };
+        advisor.tried(vec![Trial { choice, left: 0.5, cost: 1.0, back: 0.5 }]);
+        let pace =
+            Pace { threads: 1.0, look: 0.0, store: 2.0, store_known: true, little: false, restarts: 0.0 };
         assert_eq!(advisor.choose(&pace, false), choice);
         (0..20).for_each(|_| advisor.learn(choice, true, 3.0));
         assert_eq!(advisor.choose(&pace, false), Choice::NONE);
         // What was slow once is not slow for ever.
-        advisor.tried(vec![Trial { choice, left: 0.5, cost: 1.0 }]);
+        advisor.tried(vec![Trial { choice, left: 0.5, cost: 1.0, back: 0.5 }]);
         assert_eq!(advisor.choose(&pace, false), choice);
     }
 }

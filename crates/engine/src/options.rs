@@ -41,6 +41,8 @@ pub struct Options {
     pub memory: usize,
     /// Whether packs are synced as they are written.
     pub durable: bool,
+    /// How many restores come to a save: for the choice of a coding, which both wait for.
+    pub restarts: f64,
 }
 
 /// The default budget.
@@ -55,6 +57,7 @@ impl Default for Options {
             coding: Preference::Auto(Prefer::default()),
             memory: MEMORY,
             durable: true,
+            restarts: 0.0,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Why the new bytes of a member were coded as they were, from what was measured then.
 
-use stdchk_codec::{Choice, Pace, Trial};
+use stdchk_codec::{Pace, Trial};
 use stdchk_object::member::{Coded, Way};
 
 const PICO: f64 = 1e-12;
@@ -30,20 +30,20 @@ pub fn explain(coded: &Coded) -> Explanation {
         store: store.unwrap_or(0.0),
         store_known: store.is_some(),
         little: false,
+        restarts: 0.0,
     };
     let raw: u64 = coded.ways.iter().map(|way| way.raw).sum();
     let mean = |of: fn(&Way) -> f64| coded.ways.iter().map(of).sum::<f64>() / raw.max(1) as f64;
     let whole = Trial {
-        choice: Choice::NONE,
         left: mean(|way| way.stored as f64),
         cost: mean(|way| way.raw as f64 * way.cost as f64 * PICO),
+        ..Trial::NONE
     };
-    let nothing = Trial { choice: Choice::NONE, left: 1.0, cost: 0.0 };
     let seconds = |trial: &Trial| trial.commit_time(&pace) * raw as f64;
     Explanation {
         look_rate: pace.threads / look.max(PICO),
         store_rate: store.map(|store| 1.0 / store),
-        raw_s: seconds(&nothing),
+        raw_s: seconds(&Trial::NONE),
         coded_s: seconds(&whole),
         store_bound: whole.commit_time(&pace) <= whole.left * pace.store,
     }

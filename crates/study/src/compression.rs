@@ -201,7 +201,7 @@ fn bzipped(raw: &[u8], level: u32) -> Result<Vec<u8>> {
 fn ours(raw: &[u8]) -> Result<Vec<Packed>> {
     let mut advisor = Advisor::new(Preference::Auto(Prefer::Balanced));
     // With nothing to wait for the smallest of its fast codings is chosen.
-    let pace = Pace { threads: 1.0, look: 0.0, store: 0.0, store_known: false, little: true };
+    let pace = Pace { threads: 1.0, look: 0.0, store: 0.0, store_known: false, little: true, restarts: 0.0 };
     let mut press = Press::new();
     let begun = Instant::now();
     let clock = || begun.elapsed().as_secs_f64();

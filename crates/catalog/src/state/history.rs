@@ -97,6 +97,14 @@ impl History {
         self.active_ms.checked_div(self.restart_count).filter(|&mtti| mtti > 0)
     }
 
+    /// How many restarts come to a save, from none to one.
+    pub fn restarts_per_save(&self) -> f64 {
+        match (self.usual_pause_ms(), self.mtti_ms()) {
+            (Some(pause), Some(mtti)) => (pause as f64 / mtti as f64).min(1.0),
+            _ => 0.0,
+        }
+    }
+
     pub(super) fn encode(&self, out: &mut Writer) {
         out.varint(self.saves.len() as u64);
         for save in &self.saves {

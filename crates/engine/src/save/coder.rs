@@ -12,6 +12,7 @@ use super::account;
 use super::assembly::{OpenRun, StoredRun};
 use super::base::Base;
 use super::meter::Meter;
+use crate::options::Options;
 use crate::vault::{Scratch, Vault, locked};
 use crate::workers::{Answer, Workers};
 
@@ -31,17 +32,17 @@ pub struct Coder {
 
 impl Coder {
     /// For a save.
-    pub fn for_save(workers: Arc<Workers>, vault: Arc<Vault>, preference: Preference) -> Coder {
-        Coder { vault: Some(vault), ..Coder::new(workers, preference) }
+    pub fn for_save(workers: Arc<Workers>, vault: Arc<Vault>, options: &Options) -> Coder {
+        Coder { vault: Some(vault), ..Coder::new(workers, options.coding, options.restarts) }
     }
 
     /// For what nobody waits for: as if there were always little to store.
     pub fn at_leisure(workers: Arc<Workers>) -> Coder {
-        Coder::new(workers, Preference::Auto(Prefer::default()))
+        Coder::new(workers, Preference::Auto(Prefer::default()), 0.0)
     }
 
-    fn new(workers: Arc<Workers>, preference: Preference) -> Coder {
-        let meter = Arc::new(Meter::new(workers.count()));
+    fn new(workers: Arc<Workers>, preference: Preference, restarts: f64) -> Coder {
+        let meter = Arc::new(Meter::new(workers.count(), restarts));
         Coder { workers, advisor: Arc::new(Mutex::new(Advisor::new(preference))), meter, vault: None }
     }
 
@@ -111,10 +112,8 @@ impl Job {
                 let before = clock();
                 old = self.old_bytes(&run.base);
                 let read_cost = (clock() - before) / run.bytes.len() as f64;
-                if let Some(old) = &old
-                    && let Some(trial) = try_delta(prefer, press, &run.bytes, old, read_cost, &clock)?
-                {
-                    advisor.tried_delta(trial);
+                if let Some(old) = &old {
+                    advisor.tried_delta(try_delta(prefer, press, &run.bytes, old, read_cost, &clock)?);
                 }
             }
         }

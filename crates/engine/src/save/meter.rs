@@ -42,6 +42,8 @@ struct Measured {
 /// Shared by all who work on a save.
 pub struct Meter {
     threads: f64,
+    /// Restores that come to a save.
+    restarts: f64,
     measured: Mutex<Measured>,
 }
 
@@ -52,12 +54,12 @@ pub struct Storing {
 }
 
 impl Meter {
-    /// For so many threads.
-    pub fn new(threads: usize) -> Meter {
+    /// For so many threads, and so many restores for each save.
+    pub fn new(threads: usize, restarts: f64) -> Meter {
         let store = Rate { per_byte: STORE_GUESS, bytes: 0.0 };
         let look = Rate { per_byte: 0.0, bytes: 0.0 };
         let measured = Measured { look, store, looked: 0, new: 0, under_way: 0 };
-        Meter { threads: threads.max(1) as f64, measured: Mutex::new(measured) }
+        Meter { threads: threads.max(1) as f64, restarts, measured: Mutex::new(measured) }
     }
 
     /// What the store needed for a byte when it was measured before, in seconds: that counts as much as a little that is
@@ -114,6 +116,7 @@ impl Meter {
             store: measured.store.per_byte,
             store_known: measured.store.bytes > 0.0,
             little: measured.new <= LITTLE_BYTES,
+            restarts: self.restarts,
         }
     }
 }
@@ -124,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_new_bytes_pay_for_the_old_ones() {
-        let meter = Meter::new(2);
+        let meter = Meter::new(2, 0.0);
         meter.remember_store(3e-9);
         assert!(meter.pace().little);
         meter.looked(100 << 20, 0.1);
@@ -141,7 +144,7 @@ mod tests {
         assert_eq!(rate.per_byte, 1.0, "nothing was known before");
         (0..40).for_each(|_| rate.add(16 << 20, 3.0 * f64::from(16 << 20)));
         assert!((rate.per_byte - 3.0).abs() < 0.01);
-        let meter = Meter::new(1);
+        let meter = Meter::new(1, 0.0);
         assert!(!meter.pace().store_known);
         let storing = meter.storing();
         meter.stored(storing, 100);

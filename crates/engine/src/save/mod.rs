@@ -128,7 +128,7 @@ impl PartWriter {
         rank: u32,
     ) -> Result<PartWriter> {
         options.check()?;
-        let coder = Coder::for_save(workers.clone(), vault.clone(), options.coding);
+        let coder = Coder::for_save(workers.clone(), vault.clone(), &options);
         let mut part = PartWriter {
             known: Known::new(options.known_bytes()),
             buffers: Buffers::new(options.buffer_count(), options.unit()),

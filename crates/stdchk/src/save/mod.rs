@@ -74,13 +74,14 @@ impl Default for SaveOptions {
 
 impl SaveOptions {
     /// What the engine is told, with what is settled for the application where nothing is said.
-    fn engine(&self, settled: &Saving) -> Options {
+    fn engine(&self, settled: &Saving, restarts: f64) -> Options {
         let chunking = settled.chunking.map_or(ChunkingChoice::Auto, ChunkingChoice::Fixed);
         Options {
             chunking: self.chunking.unwrap_or(chunking),
             coding: self.coding.unwrap_or_else(|| preference(settled)),
             memory: self.memory,
             durable: self.is_durable(),
+            restarts,
         }
     }
 
@@ -117,7 +118,9 @@ impl Repository {
         options: &SaveOptions,
         parent: Option<&CheckpointEntry>,
     ) -> Result<PartWriter> {
-        let engine = options.engine(&state.apps().get(app).map(|app| app.policy.saving).unwrap_or_default());
+        let known = state.apps().get(app).map(|app| (app.policy.saving, app.history.restarts_per_save()));
+        let (settled, restarts) = known.unwrap_or_default();
+        let engine = options.engine(&settled, restarts);
         engine.check()?;
         let vault = Arc::new(Vault::new(self.store.clone(), state.clone(), engine.memory / 8));
         let index = match Index::open(self.objects.clone()) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::io::Read;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stdchk_catalog::{CheckpointEntry, Durability, Op, OpenSession, PartEntry, Saving, SessionKind};
 use stdchk_engine::session::{Heart, open_session, random_u64};
@@ -30,7 +30,7 @@ impl Repository {
 
     /// Begins a part of a session that was begun elsewhere.
     pub fn add(&self, session: SessionId, options: SaveOptions) -> Result<Add<'_>> {
-        options.engine(&Saving::default()).check()?;
+        options.engine(&Saving::default(), 0.0).check()?;
         let state = self.catalog.state()?;
         let open = state.session(session)?;
         // The session is alive as long as a part is being added, however long that takes.
@@ -41,7 +41,8 @@ impl Repository {
         };
         let parent = self.choose_parent(&state, app, &options.parent)?;
         let part = self.part_writer(session, &state, app, &options, parent.as_ref())?;
-        Ok(Add { repository: self, session, options, parent, part, _heart: heart })
+        let begun = Some((host::now_ns(), Instant::now()));
+        Ok(Add { repository: self, session, options, parent, part, begun, _heart: heart })
     }
 
     /// Commits a session with the parts that were added to it.
@@ -82,6 +83,7 @@ impl Repository {
             tally: tally.into(),
             written,
             boot,
+            took_ms: time_of(&open.parts),
             ..self.new_entry(app, *step, &manifest, at, durability)
         };
         let packs: Vec<PackName> =
@@ -179,6 +181,21 @@ fn written_by(views: &[PartView], session: SessionId) -> u64 {
     packs.iter().map(|pack| pack.length).sum()
 }
 
+/// Milliseconds that parts took together: from the first beginning to the last end, as the clocks of their hosts have it, but no less than
+/// the longest and no more than all one after the other. 0 where one was not measured.
+fn time_of(parts: &[PartEntry]) -> u64 {
+    let times = || parts.iter().map(|part| part.took_ms);
+    if times().any(|took| took == 0) {
+        return 0;
+    }
+    let begun = parts.iter().map(|part| i128::from(part.begun_ns)).min().unwrap_or(0);
+    let end = |part: &PartEntry| i128::from(part.begun_ns) + i128::from(part.took_ms) * 1_000_000;
+    let end = parts.iter().map(end).max().unwrap_or(0);
+    let elapsed = u64::try_from((end - begun) / 1_000_000).unwrap_or(u64::MAX);
+    let (longest, sum) = (times().max().unwrap_or(0), times().fold(0, u64::saturating_add));
+    elapsed.clamp(longest, sum)
+}
+
 /// A part that is being added to somebody's session.
 pub struct Add<'a> {
     repository: &'a Repository,
@@ -186,6 +203,8 @@ pub struct Add<'a> {
     options: SaveOptions,
     parent: Option<CheckpointEntry>,
     part: PartWriter,
+    /// When it was begun; nothing where its time says nothing of the application.
+    begun: Option<(i64, Instant)>,
     _heart: Heart,
 }
 
@@ -198,6 +217,12 @@ impl Add<'_> {
     /// Adds what a stream gives until it ends, as the member `name`.
     pub fn add_stream(&mut self, name: &str, stream: &mut dyn Read, progress: &dyn Fn(u64)) -> Result<()> {
         self.part.add_stream(name, stream, progress)
+    }
+
+    /// Its bytes come from elsewhere: how long they take says nothing of the application.
+    pub(crate) fn unmeasured(mut self) -> Self {
+        self.begun = None;
+        self
     }
 
     /// Adds a member as an export describes it.
@@ -227,7 +252,7 @@ impl Add<'_> {
 
     /// Makes the part durable and part of the session. It stays invisible until the session is committed.
     pub fn finish(self) -> Result<PartEntry> {
-        let Add { repository, session, options, parent, part, _heart } = self;
+        let Add { repository, session, options, parent, part, begun, _heart } = self;
         if part.member_count() == 0 {
             part.abandon();
             return Err(Error::invalid("there is nothing to add"));
@@ -237,8 +262,14 @@ impl Add<'_> {
             repository.raise(parent.as_ref(), &finished)?;
         }
         let FinishedPart { head, listed, .. } = finished;
-        let entry =
-            PartEntry { head, rank: options.rank, durability: options.durability, boot: repository.boot };
+        let entry = PartEntry {
+            head,
+            rank: options.rank,
+            durability: options.durability,
+            boot: repository.boot,
+            begun_ns: begun.map_or(0, |(ns, _)| ns),
+            took_ms: begun.map_or(0, |(_, begun)| begun.elapsed().as_millis().max(1) as u64),
+        };
         let replaces = options.replace;
         if !replaces {
             repository.check_not_added(session, &entry.head)?;
@@ -249,5 +280,27 @@ impl Add<'_> {
         repository.catalog.beat(session)?;
         repository.list_in_index(listed, options.durability);
         Ok(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stdchk_object::{Hash, PackRef};
+
+    fn part(begun_s: i64, took_ms: u64) -> PartEntry {
+        let pack = PackName { session: SessionId(1), writer: 1, number: 1 };
+        let head = Locator { pack: PackRef { name: pack, root: Hash([0; 32]), length: 1 }, chunk: 0 };
+        let begun_ns = begun_s * 1_000_000_000;
+        PartEntry { head, rank: 0, durability: Durability::Local, boot: [0; 16], begun_ns, took_ms }
+    }
+
+    #[test]
+    fn parts_take_as_long_as_they_take_together() {
+        assert_eq!(time_of(&[part(10, 3000), part(11, 4000)]), 5000);
+        assert_eq!(time_of(&[part(10, 3000), part(60, 1000)]), 4000, "nobody saved in between");
+        assert_eq!(time_of(&[part(-90_000, 3000), part(90_000, 3000)]), 6000, "clocks that disagree");
+        assert_eq!(time_of(&[part(10, 3000), part(10, 0)]), 0);
+        assert_eq!(time_of(&[part(i64::MIN / 1_000_000_000, u64::MAX), part(0, 1)]), u64::MAX);
     }
 }

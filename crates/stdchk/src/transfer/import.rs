@@ -202,7 +202,7 @@ impl<'a> Import<'a> {
                     part.finish()?;
                 }
                 let options = SaveOptions { rank: member.rank, ..options.clone() };
-                part = Some((member.rank, repository.add(session, options)?));
+                part = Some((member.rank, repository.add(session, options)?.unmeasured()));
             }
             let (_, part) = part.as_mut().expect("set above");
             let mut reader = MemberBytes {
