@@ -183,25 +183,23 @@ impl Advisor {
             Preference::Fixed(coding, level) => return Choice { coding: coding.of_bytes(), level },
             Preference::Auto(prefer) => prefer,
         };
-        let limit = self.bearable_time(prefer, pace);
-        let bearable = self.trials.iter().filter(|trial| self.time(trial, pace) <= limit);
+        let bearable = self.trials.iter().filter(|trial| self.is_bearable(trial, prefer, pace));
         let possible = bearable.filter(|trial| has_base || !trial.choice.coding.delta);
         let smallest = possible.min_by(|a, b| a.left.total_cmp(&b.left));
         smallest.map_or(Choice::NONE, |trial| trial.choice)
     }
 
-    fn time(&self, trial: &Trial, pace: &Pace) -> f64 {
-        Trial { cost: trial.cost * self.drag, ..*trial }.time(pace)
-    }
-
-    /// Seconds for each byte that the commit may take.
-    fn bearable_time(&self, prefer: Prefer, pace: &Pace) -> f64 {
+    /// Whether neither the commit nor commit and restores together take longer than the preference allows.
+    fn is_bearable(&self, trial: &Trial, prefer: Prefer, pace: &Pace) -> bool {
         // Where everything is bearable it does not matter what is fastest, and that may be nothing at all.
         if pace.little || prefer == Prefer::Space {
-            return f64::INFINITY;
+            return true;
         }
-        let raw = Trial::NONE.time(pace);
-        self.trials.iter().map(|trial| self.time(trial, pace)).fold(raw, f64::min) * prefer.patience()
+        let dragged = |trial: &Trial| Trial { cost: trial.cost * self.drag, ..*trial };
+        [Trial::commit_time, Trial::time].into_iter().all(|time| {
+            let all = self.trials.iter().map(|other| time(&dragged(other), pace));
+            time(&dragged(trial), pace) <= all.fold(time(&Trial::NONE, pace), f64::min) * prefer.patience()
+        })
     }
 
     /// Whether it is worth trying what a delta gives: even one that leaves little has to be bearable.
@@ -210,7 +208,7 @@ impl Advisor {
         let cheapest = self.trials.iter().map(|trial| trial.cost).fold(f64::INFINITY, f64::min);
         let cost = if cheapest.is_finite() { cheapest + DELTA_COST } else { 2.0 * DELTA_COST };
         let hoped = Trial { left: DELTA_LEFT, cost, back: DELTA_COST, ..Trial::NONE };
-        self.time(&hoped, pace) <= self.bearable_time(prefer, pace)
+        self.is_bearable(&hoped, prefer, pace)
     }
 
     /// Adds what was tried of deltas.
@@ -480,6 +478,9 @@ mod tests {
         };
         assert_eq!(advisor.choose(&pace(0.0), false), choice);
         assert_eq!(advisor.choose(&pace(0.1), false), choice);
+        assert_eq!(advisor.choose(&pace(1.0), false), Choice::NONE);
+        // What restores gain does not make up for a commit that takes longer.
+        advisor.tried(vec![Trial { choice, left: 0.2, cost: 1.3, back: 0.2 }]);
         assert_eq!(advisor.choose(&pace(1.0), false), Choice::NONE);
         // With as many restores as saves and stages side by side, equation 1 for these speeds.
         let trial = Trial { choice, left: 0.5, cost: 0.5, back: 0.5 };

@@ -50,8 +50,9 @@ pub struct Reader<'a> {
 impl Reader<'_> {
     /// Reads the blob into `sink`. `progress` is told of bytes that are done.
     pub fn restore(&self, sink: &Arc<dyn Sink>, progress: &dyn Fn(u64)) -> Result<()> {
-        // Of those of a worker one is filled while another waits to be written.
-        let buffers = Buffers::new(2 * self.workers.count() + 1, SLICE_BYTES);
+        // Of those of a worker one is filled while another waits to be written. Where chunks are long, a slice may be a whole leaf.
+        let fitting = self.memory / MEMORY_PART / self.blob.leaf_bytes() as usize;
+        let buffers = Buffers::new((2 * self.workers.count() + 1).min(fitting).max(1), SLICE_BYTES);
         let turns = Turns { sink: sink.clone(), state: Mutex::default() };
         let job = move |at: &LeafHere, scratch: &mut Scratch| {
             at.vault.slices(&at.roots, &at.leaf, SLICE_BYTES)?.iter().try_for_each(|slice| {

@@ -95,7 +95,7 @@ impl Machine {
             Path::Overlay => (overlay.time(&latency)?, overlay.drain(&latency)?),
             _ => (latency.time()?, 0.0),
         };
-        let restart = startup + latency.bytes / latency.bandwidth()?;
+        let restart = latency.bytes / latency.bandwidth()?;
         let job = Job { solve: SOLVE, checkpoint, restart, mtti: self.mtti / processors };
         let best = Interval::at_least(&job, least)?;
         Ok(Point {

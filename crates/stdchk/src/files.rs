@@ -109,19 +109,15 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Creates a file of `len` bytes, all of them a hole at first. With `reserve` there is room for all of them, where the file system
-    /// can promise that: writing is faster then, and a full disk is told before anything is written.
+    /// Creates a file of `len` bytes, all of them a hole at first. With `reserve` room is set aside for all of them, where the file
+    /// system can do that: writing is faster then.
     pub fn create(path: &Path, len: u64, reserve: bool) -> Result<FileSink> {
         let cannot = || format!("cannot create {}", path.display());
         let file = File::options().write(true).create_new(true).mode(0o600).open(path).context(cannot)?;
         file.set_len(len).context(cannot)?;
         if reserve && len >= RESERVED_BYTES_MIN {
-            use rustix::{fs::FallocateFlags, io::Errno};
-            let reserved = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len);
-            // Who cannot promise anything is written to all the same.
-            if let Err(full @ (Errno::NOSPC | Errno::DQUOT)) = reserved {
-                return Err(std::io::Error::from(full)).context(cannot);
-            }
+            // Who cannot promise it is written to all the same: there may be room after compression, and if not, writing tells.
+            let _ = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len);
         }
         Ok(FileSink { file, path: path.to_owned() })
     }

@@ -89,15 +89,17 @@ pub fn plan_gc(ground: &Ground) -> Result<GcPlan> {
 
 /// Fences what is dead, compacts what is mostly dead, condemns what nothing refers to, and removes what may go.
 pub fn collect(ground: &Ground, compaction: bool) -> Result<GcPlan> {
-    let done = collect_all(ground, compaction);
+    let collected = collect_all(ground, compaction);
     // What was given up to get here is kept again for the next time.
     if let Err(error) = ground.objects.keep_room() {
         tracing::debug!("no room is kept for a collection on a full disk: {error}");
     }
-    done
+    let (done, live) = collected?;
+    live.remember(ground);
+    Ok(done)
 }
 
-fn collect_all(ground: &Ground, compaction: bool) -> Result<GcPlan> {
+fn collect_all(ground: &Ground, compaction: bool) -> Result<(GcPlan, Live)> {
     let mut done = GcPlan { fenced: fence(ground)?, ..GcPlan::default() };
     let mut live = Live::remembered(ground);
     let mut packs = list(ground)?;
@@ -116,8 +118,7 @@ fn collect_all(ground: &Ground, compaction: bool) -> Result<GcPlan> {
     condemn(ground, &mut live, &packs, &mut done)?;
     sweep(ground, &mut live, &packs, &mut done)?;
     tidy(ground, &mut live, &done)?;
-    live.remember(ground);
-    Ok(done)
+    Ok((done, live))
 }
 
 /// Another collector may have been faster; what is damaged is told by `verify`.

@@ -38,7 +38,8 @@ pub struct Note {
 impl Note {
     /// What was noted last; nothing where that cannot be read.
     pub fn read(objects: &dyn Objects) -> Note {
-        let read = || match objects.get(NAME)? {
+        // One byte more than is ever written shows what is too long, and then the envelope does not close.
+        let read = || match objects.get_range(NAME, 0, BYTES_MAX + envelope::OVERHEAD + 1)? {
             Some(bytes) => Note::decode(envelope::open(Sort::Named, &bytes)?),
             None => Ok(Note::default()),
         };
@@ -124,7 +125,8 @@ impl Note {
     /// Notes them.
     pub fn add_raw_bytes(&mut self, pack: PackName, bytes: u64) {
         self.raw_bytes.insert(pack, bytes);
-        self.changed = true;
+        // Those that are only reached through forwards are not written.
+        self.changed |= self.places.contains_key(&pack);
     }
 
     /// Only packs that are still named.

@@ -76,7 +76,7 @@ pub enum Verb {
         /// The same.
         to: String,
     },
-    /// Show or set what is kept of an application
+    /// Show or set what is kept of an application, and how it is saved
     Policy(PolicyArgs),
     /// Drop what the policies do not keep
     Prune {
@@ -227,11 +227,11 @@ pub struct SaveArgs {
 /// How bytes are cut and coded. What is not said is as the application's policy has it, or else auto.
 #[derive(Args, Clone)]
 pub struct HowArgs {
-    /// auto, page, page:SIZE, cdc or cdc:SIZE; by default as the application's policy says, or else auto.
+    /// auto, page, page:SIZE, cdc or cdc:SIZE; a save without it follows the application's policy, or else auto.
     #[arg(long, value_parser = parse::chunking)]
     pub chunking: Option<stdchk::ChunkingChoice>,
     /// auto, none, lz4, zstd or zstd:LEVEL; with planes2+, planes4+ or planes8+ before it for arrays of numbers, and delta+ before
-    /// that for those that change a little from version to version. By default as the application's policy says, or else auto.
+    /// that for those that change a little from version to version. A save without it follows the application's policy, or else auto.
     #[arg(long, value_parser = parse::coding, value_name = "CODEC")]
     pub compress: Option<parse::Compress>,
     /// What --compress auto puts first: time (compress only where that does not make the commit longer), balanced (up to a

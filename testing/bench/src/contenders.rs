@@ -71,6 +71,17 @@ impl Contender {
         field.dir.join(format!("store-{}", self.name().replace(' ', "-")))
     }
 
+    /// Removes what would only be overwritten: that takes time, too.
+    pub fn clear_old(self, field: &Field) {
+        if self == Dd {
+            let _ = std::fs::remove_file(self.store(field).join("copy"));
+        }
+    }
+
+    pub fn runs_in_a_shell(self) -> bool {
+        matches!(self, Zstd | Casync)
+    }
+
     fn run(self, field: &Field, program: &str) -> Run {
         let mut run = Run::new(Path::new(program));
         let store = self.store(field);

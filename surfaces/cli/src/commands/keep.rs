@@ -59,12 +59,24 @@ pub fn policy(cli: &Cli, out: &Out, args: &PolicyArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Settles what a study recommends.
-pub fn settle(cli: &Cli, out: &Out, app: &str, change: &dyn Fn(&mut Saving)) -> Result<()> {
-    let app = AppName::new(app)?;
-    let policy = open_or_create(cli)?.change_policy(&app, &|policy| change(&mut policy.saving))?;
-    out.note(&format!("{app}: {policy}"));
-    Ok(())
+/// An application for which a study settles what it recommends. It is known before the study begins that it can be.
+pub struct Settled {
+    repository: Repository,
+    app: AppName,
+}
+
+impl Settled {
+    /// The application of that name, if one is given.
+    pub fn of(cli: &Cli, app: Option<&str>) -> Result<Option<Settled>> {
+        let Some(app) = app else { return Ok(None) };
+        Ok(Some(Settled { app: AppName::new(app)?, repository: open_or_create(cli)? }))
+    }
+
+    pub fn change(&self, out: &Out, change: &dyn Fn(&mut Saving)) -> Result<()> {
+        let policy = self.repository.change_policy(&self.app, &|policy| change(&mut policy.saving))?;
+        out.note(&format!("{}: {policy}", self.app));
+        Ok(())
+    }
 }
 
 /// What is automatic need not be settled.

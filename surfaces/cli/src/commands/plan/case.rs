@@ -62,6 +62,8 @@ pub struct Case {
     solve: f64,
     mtti: f64,
     startup: f64,
+    /// Until all files or objects of a checkpoint are created.
+    create: f64,
     restart: Option<f64>,
     bytes: f64,
     new: f64,
@@ -103,7 +105,8 @@ impl Case {
                 None if args.app.is_some() => return Err(Error::invalid(NO_INTERRUPTION)),
                 None => return Err(missing()),
             },
-            startup: seconds(args.startup_time).unwrap_or(0.0) + create_time(args),
+            startup: seconds(args.startup_time).unwrap_or(0.0),
+            create: create_time(args),
             restart: seconds(args.restart_time).or(measured.as_ref().and_then(|measured| measured.restore)),
             bytes,
             new: known(args.new.map(|percent| f64::from(percent) / 100.0), |measured| measured.new)
@@ -130,6 +133,7 @@ impl Case {
     pub fn job(&self) -> model::Result<(Job, f64)> {
         let new = self.bytes * self.new;
         let latency = self.latency(new * self.kept());
+        let latency = Latency { startup: latency.startup + self.create, ..latency };
         let (written, least) = match &self.overlay {
             None => (latency.time()?, 0.0),
             Some(overlay) => (overlay.time(&latency)?, overlay.drain(&latency)?),

@@ -10,7 +10,7 @@ use stdchk::{Coding, Error, Preferred, Result, Wanted};
 
 use crate::args::{Cli, CompressionArgs};
 use crate::chart::{self, Bars};
-use crate::commands::keep::settle;
+use crate::commands::keep::Settled;
 use crate::output::{Out, size, table};
 
 const TOOLS: [Tool; 9] = [
@@ -76,6 +76,7 @@ pub fn compression(cli: &Cli, out: &Out, args: &CompressionArgs) -> Result<u8> {
     if let Some(path) = &args.plot {
         chart::check_name(path)?;
     }
+    let settled = Settled::of(cli, args.write_policy.as_deref())?;
     let checkpoints = args.checkpoints_per_restart;
     if !(checkpoints.is_finite() && checkpoints >= 0.0) {
         return Err(Error::invalid("--checkpoints-per-restart must be 0 or more"));
@@ -86,34 +87,43 @@ pub fn compression(cli: &Cli, out: &Out, args: &CompressionArgs) -> Result<u8> {
     let once: u64 = groups.iter().flat_map(|(_, paths)| paths).map(length).sum();
     let bar = out.progress("studying", once * TOOLS.len() as u64);
     let told = |bytes| bar.inc(bytes);
-    let (mut rows, mut by_group): (Vec<Row>, Vec<Vec<Row>>) =
-        (Vec::new(), groups.iter().map(|_| Vec::new()).collect());
-    for tool in TOOLS {
-        let mut sum = Pressed::default();
-        for ((_, paths), rows) in groups.iter().zip(&mut by_group) {
-            let mut of_group = Pressed::default();
+    let mut pressed: Vec<Vec<Pressed>> = Vec::new();
+    for (_, paths) in &groups {
+        pressed.push(vec![Pressed::default(); TOOLS.len()]);
+        let of_group = pressed.last_mut().expect("just pushed");
+        for (tool, sum) in TOOLS.iter().zip(of_group) {
             for path in paths {
-                of_group.add(&study::compression(path, tool, args.limit, threads, &told)?);
+                sum.add(&study::compression(path, *tool, args.limit, threads, &told)?);
             }
-            sum.add(&of_group);
-            rows.push(Row::new(tool, of_group, checkpoints)?);
         }
-        rows.push(Row::new(tool, sum, checkpoints)?);
     }
     bar.finish_and_clear();
-    if rows[0].pressed.raw == 0 {
+    let mut groups: Vec<_> = groups.into_iter().map(|(name, _)| name).zip(pressed).collect();
+    // Of what is empty there is nothing to say.
+    groups.retain(|(_, of_group)| of_group[0].raw > 0);
+    if groups.is_empty() {
         return Err(Error::invalid("the files are empty: there is nothing to compress"));
     }
-    let groups: Vec<Group> =
-        groups.into_iter().zip(by_group).map(|((name, _), rows)| Group { name, rows }).collect();
+    let mut all = vec![Pressed::default(); TOOLS.len()];
+    for (_, of_group) in &groups {
+        all.iter_mut().zip(of_group).for_each(|(sum, one)| sum.add(one));
+    }
+    let made = |all: Vec<Pressed>| -> Result<Vec<Row>> {
+        TOOLS.into_iter().zip(all).map(|(tool, pressed)| Row::new(tool, pressed, checkpoints)).collect()
+    };
+    let rows = made(all)?;
+    let groups = groups.into_iter().map(|(name, all)| Ok(Group { name, rows: made(all)? }));
+    let groups = groups.collect::<Result<Vec<Group>>>()?;
     let rate = store_rate(args)?;
     if let Some(path) = &args.plot {
         chart::bars(path, &figures(&rows))?;
     }
     let (advice, coding) = advice(&rows, rate);
     show(out, args, &rows, &groups, rate, &advice);
-    if let Some(app) = &args.write_policy {
-        settle(cli, out, app, &|saving| saving.coding = coding)?;
+    match (settled, coding) {
+        (Some(settled), Some(coding)) => settled.change(out, &|saving| saving.coding = coding)?,
+        (Some(_), None) => out.note("nothing was settled: the speed of the store is not known"),
+        (None, _) => {}
     }
     Ok(0)
 }
@@ -191,14 +201,14 @@ fn as_json(row: &Row) -> serde_json::Value {
     })
 }
 
-/// What to do about it: in words, and how to code where that is not automatic.
-fn advice(rows: &[Row], rate: Option<f64>) -> (String, Option<Wanted>) {
+/// What to do about it: in words, and if it is known, how to code; nothing for what is automatic.
+fn advice(rows: &[Row], rate: Option<f64>) -> (String, Option<Option<Wanted>>) {
     let ours = &rows[0];
     let saved = 100.0 * ours.pressed.saved();
     let speed = |rate: f64| format!("{}/s", size(rate as u64));
     if saved < 3.0 {
         let text = "These files do not compress: save with --compress none.".to_owned();
-        return (text, Some(Wanted::Fixed(Coding::NONE, 1)));
+        return (text, Some(Some(Wanted::Fixed(Coding::NONE, 1))));
     }
     let Some(rate) = rate else {
         let text = format!(
@@ -215,7 +225,7 @@ fn advice(rows: &[Row], rate: Option<f64>) -> (String, Option<Wanted>) {
             speed(rate),
             speed(ours.overlapped)
         );
-        return (text, None);
+        return (text, Some(None));
     }
     let text = format!(
         "stdchk saves {saved:.0} % of these files, but the store takes {}, more than the {} that one thread compresses: unless several \
@@ -223,7 +233,7 @@ fn advice(rows: &[Row], rate: Option<f64>) -> (String, Option<Wanted>) {
         speed(rate),
         speed(ours.overlapped)
     );
-    (text, Some(Wanted::Prefer(Preferred::Time)))
+    (text, Some(Some(Wanted::Prefer(Preferred::Time))))
 }
 
 #[cfg(test)]
@@ -244,7 +254,7 @@ mod tests {
         let pressed = Pressed { raw: 1000, packed: 500, compress_s: 1e-6, decompress_s: 1e-6 };
         let row = |pressed| vec![Row::new(Tool::Ours, pressed, 1.0).unwrap()];
         assert!(advice(&row(pressed), Some(1e8)).0.contains("will compress"));
-        assert_eq!(advice(&row(pressed), Some(1e10)).1, Some(Wanted::Prefer(Preferred::Time)));
+        assert_eq!(advice(&row(pressed), Some(1e10)).1, Some(Some(Wanted::Prefer(Preferred::Time))));
         assert!(advice(&row(pressed), None).0.contains("--bandwidth"));
         let noise = Pressed { packed: 1000, ..pressed };
         assert!(advice(&row(noise), None).0.contains("do not compress"));

@@ -7,7 +7,7 @@ use stdchk::{Chunking, Result};
 
 use crate::args::{Cli, SimilarityArgs};
 use crate::chart::{self, Bars};
-use crate::commands::keep::settle;
+use crate::commands::keep::Settled;
 use crate::output::{Out, size, table};
 
 /// One way to cut, and what it found.
@@ -21,6 +21,7 @@ pub fn similarity(cli: &Cli, out: &Out, args: &SimilarityArgs) -> Result<u8> {
     if let Some(path) = &args.plot {
         chart::check_name(path)?;
     }
+    let settled = Settled::of(cli, args.write_policy.as_deref())?;
     let ways = if args.sweep { sweep() } else { usual() };
     let length =
         |path: &std::path::PathBuf| std::fs::metadata(path).map_or(0, |file| file.len().min(args.limit));
@@ -42,8 +43,8 @@ pub fn similarity(cli: &Cli, out: &Out, args: &SimilarityArgs) -> Result<u8> {
     }
     let (advice, chunking) = advice(&found);
     show(out, &found, &advice);
-    if let Some(app) = &args.write_policy {
-        settle(cli, out, app, &|saving| saving.chunking = chunking)?;
+    if let Some(settled) = settled {
+        settled.change(out, &|saving| saving.chunking = chunking)?;
     }
     Ok(0)
 }
