@@ -100,9 +100,14 @@ pub fn collect(ground: &Ground, compaction: bool) -> Result<GcPlan> {
 }
 
 fn collect_all(ground: &Ground, compaction: bool) -> Result<(GcPlan, Live)> {
-    let mut done = GcPlan { fenced: fence(ground)?, ..GcPlan::default() };
-    let mut live = Live::remembered(ground);
-    let mut packs = list(ground)?;
+    // Listing takes as long as reading the log and the note. What the list is compared with is read after it.
+    let (packs, fenced, mut live) = std::thread::scope(|scope| {
+        let listing = scope.spawn(|| list(ground));
+        let (fenced, live) = (fence(ground), Live::remembered(ground));
+        let panicked = |_| Err(Error::new(Kind::Io, "listing the packs panicked; this is a bug"));
+        (listing.join().unwrap_or_else(panicked), fenced, live)
+    });
+    let (mut packs, mut done) = (packs?, GcPlan { fenced: fenced?, ..GcPlan::default() });
     if compaction {
         let state = ground.catalog.state()?;
         live.follow(ground, &state)?;
