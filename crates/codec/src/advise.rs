@@ -140,22 +140,48 @@ pub struct Advisor {
     keep: u32,
     /// How much longer real runs take than trials say.
     drag: f64,
+    /// Seconds that trials took.
+    spent: f64,
+    /// Whether anything is known of the member.
+    is_new: bool,
 }
 
 impl Advisor {
     /// An advisor for one member.
     pub fn new(preference: Preference) -> Advisor {
-        Advisor { preference, trials: Vec::new(), left: 0, keep: KEPT_MIN, drag: 1.0 }
+        Advisor {
+            preference,
+            trials: Vec::new(),
+            left: 0,
+            keep: KEPT_MIN,
+            drag: 1.0,
+            spent: 0.0,
+            is_new: true,
+        }
     }
 
-    /// Which preference asks for trials now; others go on with what is known meanwhile.
-    pub fn wants_trial(&mut self) -> Option<Prefer> {
+    /// Which preference asks for trials now; others go on with what is known meanwhile. Where not only space counts, all trials together
+    /// may take no more than `allowed` seconds.
+    pub fn wants_trial(&mut self, allowed: f64) -> Option<Prefer> {
         let Preference::Auto(prefer) = self.preference else { return None };
-        if self.left == 0 {
-            return Some(prefer);
+        if self.left > 0 {
+            self.left -= 1;
+            return None;
         }
-        self.left -= 1;
-        None
+        (prefer == Prefer::Space || self.spent <= allowed).then(|| {
+            self.left = self.keep;
+            prefer
+        })
+    }
+
+    /// Whether nothing was tried yet, and nothing is known from before: then a trial is worth waiting for.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// So much time was spent on trials.
+    pub fn spend(&mut self, seconds: f64) {
+        self.spent += seconds;
     }
 
     /// Takes what was tried.
@@ -174,6 +200,7 @@ impl Advisor {
         self.left = self.keep;
         self.drag = 1.0;
         self.trials = trials;
+        self.is_new = false;
     }
 
     /// How to store the next run; `has_base` where most of it replaces something.
@@ -226,6 +253,7 @@ impl Advisor {
     pub fn remember(&mut self, trials: Vec<Trial>) {
         let delta_paid = trials.iter().any(|trial| trial.choice.coding.delta);
         self.left = if delta_paid { KEPT_MIN / 2 } else { 0 };
+        self.is_new = trials.is_empty();
         self.trials = trials;
     }
 
@@ -233,8 +261,10 @@ impl Advisor {
     /// the data again.
     pub fn learn(&mut self, choice: Choice, shrank: bool, cost: f64) {
         if !shrank {
+            // Until it was looked at again nothing is known.
             self.left = 0;
             self.keep = KEPT_MIN;
+            self.trials.clear();
         } else if let Some(trial) = self.trials.iter().find(|trial| trial.choice == choice)
             && trial.cost > 0.0
         {
@@ -393,12 +423,12 @@ mod tests {
 
     fn advice(prefer: Prefer, raw: &[u8], pace: &Pace) -> Choice {
         let mut advisor = Advisor::new(Preference::Auto(prefer));
-        assert_eq!(advisor.wants_trial(), Some(prefer));
+        assert_eq!(advisor.wants_trial(1.0), Some(prefer));
         let begun = Instant::now();
         let clock = || begun.elapsed().as_secs_f64();
         advisor.tried(try_codings(prefer, &mut Press::new(), raw, &clock).unwrap());
         // Where only space counts every run is tried.
-        assert_eq!(advisor.wants_trial().is_some(), prefer == Prefer::Space);
+        assert_eq!(advisor.wants_trial(1.0).is_some(), prefer == Prefer::Space);
         advisor.choose(pace, false)
     }
 

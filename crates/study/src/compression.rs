@@ -207,7 +207,7 @@ fn ours(raw: &[u8]) -> Result<Vec<Packed>> {
     let clock = || begun.elapsed().as_secs_f64();
     let mut packed = Vec::new();
     for run in raw.chunks(RUN) {
-        if let Some(prefer) = advisor.wants_trial() {
+        if let Some(prefer) = advisor.wants_trial(f64::INFINITY) {
             advisor.tried(try_codings(prefer, &mut press, run, &clock)?);
         }
         let choice = advisor.choose(&pace, false);

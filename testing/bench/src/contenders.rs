@@ -8,7 +8,7 @@ use crate::timing::{Run, command_exists};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Contender {
     Stdchk,
-    /// stdchk, told not to compress: what choosing a codec costs. For first saves only.
+    /// stdchk, told not to compress: what choosing a codec costs.
     StdchkRaw,
     Dd,
     Zstd,
@@ -60,11 +60,6 @@ impl Contender {
 
     pub fn is_here(self) -> bool {
         matches!(self, Stdchk | StdchkRaw | Dd) || command_exists(self.name())
-    }
-
-    /// What it is asked to do with later versions.
-    pub fn keeps_versions(self) -> bool {
-        self != StdchkRaw
     }
 
     pub fn store(self, field: &Field) -> PathBuf {

@@ -44,7 +44,7 @@ fn round(bench: &Bench, field: &Field, series: &Series, contenders: &[Contender]
         let which = if version == 0 { "first" } else { "next" };
         // Everything is read once, so that all contenders read from memory.
         Run::new(Path::new("cat")).args(&[file.to_str().expect("a path that is text")]).go();
-        for contender in contenders.iter().filter(|contender| version == 0 || contender.keeps_versions()) {
+        for contender in contenders {
             let name = contender.name();
             contender.clear_old(field);
             let before = tree_bytes(&contender.store(field));
@@ -95,7 +95,7 @@ fn restores(
     // On a virtual machine memory that was never used is slow to get: nobody is timed with the first touch of it.
     empty();
     Contender::Dd.restore(field, version, file, &folder).go();
-    for contender in contenders.iter().filter(|contender| contender.keeps_versions()) {
+    for contender in contenders {
         empty();
         sync_all();
         let seconds = contender.restore(field, version, file, &folder).go();
@@ -160,7 +160,7 @@ fn wanted(contender: Contender) -> [&'static str; 3] {
         Contender::Dd => ["0.8", "2", "0.8"],
         Contender::Restic => ["4", "12", ""],
         Contender::Borg | Contender::Casync => ["", "12", ""],
-        Contender::StdchkRaw => ["0.97", "", ""],
+        Contender::StdchkRaw => ["0.97", "0.97", ""],
         _ => ["", "", ""],
     }
 }

@@ -104,18 +104,28 @@ impl Job {
         let mut advisor = locked(&self.advisor);
         let pace = self.meter.pace();
         let mut old = None;
-        if let Some(prefer) = advisor.wants_trial() {
+        if let Some(prefer) = advisor.wants_trial(self.meter.trials_allowed()) {
+            // The first trial is waited for by all; while others are made, the rest goes on with what is known.
+            let is_first = advisor.is_new();
             let begun = Instant::now();
             let clock = || begun.elapsed().as_secs_f64();
-            advisor.tried(try_codings(prefer, press, &run.bytes, &clock)?);
+            let mut waiting = is_first.then_some(advisor);
+            let trials = try_codings(prefer, press, &run.bytes, &clock)?;
+            advisor = waiting.take().unwrap_or_else(|| locked(&self.advisor));
+            advisor.tried(trials);
             if has_base && advisor.may_want_delta(&pace) {
+                waiting = is_first.then_some(advisor);
                 let before = clock();
                 old = self.old_bytes(&run.base);
                 let read_cost = (clock() - before) / run.bytes.len() as f64;
-                if let Some(old) = &old {
-                    advisor.tried_delta(try_delta(prefer, press, &run.bytes, old, read_cost, &clock)?);
-                }
+                let trials = match &old {
+                    Some(old) => try_delta(prefer, press, &run.bytes, old, read_cost, &clock)?,
+                    None => Vec::new(),
+                };
+                advisor = waiting.unwrap_or_else(|| locked(&self.advisor));
+                advisor.tried_delta(trials);
             }
+            advisor.spend(clock());
         }
         let choice = advisor.choose(&pace, has_base);
         if !choice.coding.delta {

@@ -39,11 +39,16 @@ struct Measured {
     under_way: u32,
 }
 
+/// The part of all work that trials may take, and seconds that they may take whatever happens.
+const TRIALS_SHARE: f64 = 0.02;
+const TRIALS_FIRST: f64 = 1e-3;
+
 /// Shared by all who work on a save.
 pub struct Meter {
     threads: f64,
     /// Restores that come to a save.
     restarts: f64,
+    begun: Instant,
     measured: Mutex<Measured>,
 }
 
@@ -59,7 +64,12 @@ impl Meter {
         let store = Rate { per_byte: STORE_GUESS, bytes: 0.0 };
         let look = Rate { per_byte: 0.0, bytes: 0.0 };
         let measured = Measured { look, store, looked: 0, new: 0, under_way: 0 };
-        Meter { threads: threads.max(1) as f64, restarts, measured: Mutex::new(measured) }
+        Meter {
+            threads: threads.max(1) as f64,
+            restarts,
+            begun: Instant::now(),
+            measured: Mutex::new(measured),
+        }
     }
 
     /// What the store needed for a byte when it was measured before, in seconds: that counts as much as a little that is
@@ -104,6 +114,11 @@ impl Meter {
         if bytes >= TELLING_BYTES {
             measured.store.add(bytes, storing.begun.elapsed().as_secs_f64() / beside);
         }
+    }
+
+    /// Seconds that trials may have taken until now: a small part of all that was worked, and a few to begin with.
+    pub fn trials_allowed(&self) -> f64 {
+        TRIALS_FIRST + TRIALS_SHARE * self.threads * self.begun.elapsed().as_secs_f64()
     }
 
     pub fn pace(&self) -> Pace {
