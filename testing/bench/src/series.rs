@@ -21,9 +21,6 @@ pub fn measure(bench: &Bench, series: &Series) {
     for _ in 0..bench.rounds {
         round(bench, &field, series, &contenders, &mut figures);
     }
-    for contender in &contenders {
-        remove(&contender.store(&field));
-    }
     report(series, &contenders, &figures);
 }
 
@@ -37,31 +34,47 @@ fn stage(bench: &Bench, series: &Series, version: usize) -> PathBuf {
     file
 }
 
+/// One after the other saves all versions and restores the last. What it stored is removed then: all together would not
+/// fit into the page cache, and whoever comes last would read from the disk.
 fn round(bench: &Bench, field: &Field, series: &Series, contenders: &[Contender], figures: &mut Figures) {
-    contenders.iter().for_each(|contender| contender.begin(field));
-    for version in 0..series.files.len() {
-        let file = stage(bench, series, version);
-        let which = if version == 0 { "first" } else { "next" };
-        // Everything is read once, so that all contenders read from memory.
-        Run::new(Path::new("cat")).args(&[file.to_str().expect("a path that is text")]).go();
-        for contender in contenders {
-            let name = contender.name();
-            contender.clear_old(field);
-            let before = tree_bytes(&contender.store(field));
-            sync_all();
-            let (seconds, peak_kib) = contender.save(field, &file, version).go_measured();
-            figures.add(&format!("{name} {which}"), seconds);
-            figures.add(&format!("{name} memory {which}"), peak_kib as f64);
-            let grown = tree_bytes(&contender.store(field)) - before;
-            figures.add(&format!("{name} stored {which}"), grown as f64 / series.files[version].1 as f64);
+    for contender in contenders {
+        contender.begin(field);
+        for version in 0..series.files.len() {
+            save(bench, field, series, *contender, version, figures);
         }
+        let last = series.files.len() - 1;
+        let file = stage(bench, series, last);
+        if *contender == Contender::Stdchk {
+            sync_all();
+            figures.add("stdchk same", contender.save(field, &file, 99).go());
+            limits(&file, figures);
+        }
+        restore(bench, field, *contender, &file, last, figures);
+        remove(&contender.store(field));
     }
-    let last = series.files.len() - 1;
-    let file = stage(bench, series, last);
+}
+
+fn save(
+    bench: &Bench,
+    field: &Field,
+    series: &Series,
+    contender: Contender,
+    version: usize,
+    figures: &mut Figures,
+) {
+    let file = stage(bench, series, version);
+    let name = contender.name();
+    let which = if version == 0 { "first" } else { "next" };
+    // Everything is read once, so that all contenders read from memory.
+    Run::new(Path::new("cat")).args(&[file.to_str().expect("a path that is text")]).go();
+    contender.clear_old(field);
+    let before = tree_bytes(&contender.store(field));
     sync_all();
-    figures.add("stdchk same", Contender::Stdchk.save(field, &file, 99).go());
-    limits(&file, figures);
-    restores(bench, field, contenders, &file, last, figures);
+    let (seconds, peak_kib) = contender.save(field, &file, version).go_measured();
+    figures.add(&format!("{name} {which}"), seconds);
+    figures.add(&format!("{name} memory {which}"), peak_kib as f64);
+    let grown = tree_bytes(&contender.store(field)) - before;
+    figures.add(&format!("{name} stored {which}"), grown as f64 / series.files[version].1 as f64);
 }
 
 /// What this machine can do at best: one thread that copies as many bytes in memory, or reads them from the page cache.
@@ -79,10 +92,10 @@ fn limits(file: &Path, figures: &mut Figures) {
     figures.add(READ, begun.elapsed().as_secs_f64());
 }
 
-fn restores(
+fn restore(
     bench: &Bench,
     field: &Field,
-    contenders: &[Contender],
+    contender: Contender,
     file: &Path,
     version: usize,
     figures: &mut Figures,
@@ -95,15 +108,13 @@ fn restores(
     // On a virtual machine memory that was never used is slow to get: nobody is timed with the first touch of it.
     empty();
     Contender::Dd.restore(field, version, file, &folder).go();
-    for contender in contenders {
-        empty();
-        sync_all();
-        let seconds = contender.restore(field, version, file, &folder).go();
-        figures.add(&format!("{} restore", contender.name()), seconds);
-        if *contender == Contender::Stdchk {
-            let (file, restored) = (file.to_str().expect("text"), folder.join("image"));
-            Run::new(Path::new("cmp")).args(&[file, restored.to_str().expect("text")]).go();
-        }
+    empty();
+    sync_all();
+    let seconds = contender.restore(field, version, file, &folder).go();
+    figures.add(&format!("{} restore", contender.name()), seconds);
+    if contender == Contender::Stdchk {
+        let (file, restored) = (file.to_str().expect("text"), folder.join("image"));
+        Run::new(Path::new("cmp")).args(&[file, restored.to_str().expect("text")]).go();
     }
     remove(&folder);
 }

@@ -1,0 +1,239 @@
+//! One version of the membership of a pool, and the order that it gives for a key.
+
+use std::collections::BinaryHeap;
+
+use crate::log::minus_log2;
+
+/// One who lends memory or disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Benefactor {
+    /// Its identity, for as long as it lends: random, so that one who returns empty is another.
+    pub id: u64,
+    /// Its share, as [`weight_of`] has it.
+    pub weight: u32,
+    /// Its failure domain; those that are equal fail together.
+    pub domain: u32,
+}
+
+/// Bytes of one unit of weight.
+const WEIGHT_UNIT: u64 = 256 << 20;
+/// Significant bits of a weight.
+const WEIGHT_BITS: u32 = 3;
+
+/// The weight of a capacity in bytes: in units of 256 MiB, rounded down to three significant bits, so that it does not follow every
+/// small change. Less than a unit counts as one.
+pub fn weight_of(capacity: u64) -> u32 {
+    let units = (capacity / WEIGHT_UNIT).clamp(1, u64::from(u32::MAX)) as u32;
+    let low = units.ilog2().saturating_sub(WEIGHT_BITS - 1);
+    units >> low << low
+}
+
+/// The members of a pool from one change to the next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Epoch {
+    /// Counts the epochs of a pool.
+    pub number: u64,
+    /// Who belongs to it.
+    pub members: Vec<Benefactor>,
+}
+
+/// A member and how early it comes; the best is the greatest.
+#[derive(Clone, Copy, PartialEq)]
+struct Rank {
+    score: f64,
+    id: u64,
+    member: usize,
+}
+
+impl Eq for Rank {}
+
+impl PartialOrd for Rank {
+    fn partial_cmp(&self, other: &Rank) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Rank {
+    fn cmp(&self, other: &Rank) -> std::cmp::Ordering {
+        self.score.total_cmp(&other.score).then(self.id.cmp(&other.id))
+    }
+}
+
+impl Epoch {
+    /// All members, as places in the list, in the order of a key; what is not asked for is not sorted.
+    pub fn order(&self, key: u64) -> Order {
+        let rank = |(member, benefactor): (usize, &Benefactor)| {
+            let draw = mix(key ^ mix(benefactor.id)).max(1);
+            // A double holds both numbers exactly, and division is the same everywhere.
+            let score = f64::from(benefactor.weight) / minus_log2(draw) as f64;
+            Rank { score, id: benefactor.id, member }
+        };
+        Order(self.members.iter().enumerate().map(rank).collect::<Vec<_>>().into())
+    }
+
+    /// The `count` owners of a key: the first of its order that lie in different failure domains; where there are too few of these,
+    /// the earliest of those passed over. Fewer only where there are not as many members.
+    pub fn owners(&self, key: u64, count: usize) -> Vec<usize> {
+        self.takers(key, count, |_| true)
+    }
+
+    /// The same among those that take it: `takes` is asked in the order of the key, until there are enough.
+    pub fn takers(&self, key: u64, count: usize, mut takes: impl FnMut(usize) -> bool) -> Vec<usize> {
+        let mut owners: Vec<usize> = Vec::with_capacity(count);
+        let mut passed = Vec::new();
+        let mut order = self.order(key).filter(|&member| takes(member));
+        while owners.len() < count
+            && let Some(member) = order.next()
+        {
+            let domain = self.members[member].domain;
+            let is_taken = owners.iter().any(|&owner| self.members[owner].domain == domain);
+            if is_taken { passed.push(member) } else { owners.push(member) }
+        }
+        let missing = count - owners.len();
+        owners.extend(passed.into_iter().take(missing));
+        owners
+    }
+
+    /// The `width` members among which the packs of a writer are placed, as an epoch of its own.
+    pub fn stripe(&self, writer: u64, width: usize) -> Epoch {
+        let members = self.order(writer).take(width).map(|member| self.members[member].clone());
+        Epoch { number: self.number, members: members.collect() }
+    }
+}
+
+/// Members in the order of a key, the first first.
+pub struct Order(BinaryHeap<Rank>);
+
+impl Iterator for Order {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        self.0.pop().map(|rank| rank.member)
+    }
+}
+
+/// Spreads bits over a whole word: the finaliser of splitmix64 (Steele, Lea and Flood 2014).
+fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pool(count: u64) -> Epoch {
+        let member =
+            |i: u64| Benefactor { id: i * 7 + 1, weight: 1 + (i % 4) as u32, domain: (i / 2) as u32 };
+        Epoch { number: 1, members: (0..count).map(member).collect() }
+    }
+
+    #[test]
+    fn shares_follow_weights() {
+        let pool = pool(20);
+        let mut counts = vec![0u32; pool.members.len()];
+        let keys = 200_000u32;
+        for key in 0..keys {
+            counts[pool.owners(u64::from(key), 1)[0]] += 1;
+        }
+        let sum: u32 = pool.members.iter().map(|member| member.weight).sum();
+        for (member, count) in pool.members.iter().zip(counts) {
+            let wanted = f64::from(keys) * f64::from(member.weight) / f64::from(sum);
+            // Five standard deviations of a count.
+            assert!(
+                (f64::from(count) - wanted).abs() < 5.0 * wanted.sqrt(),
+                "{member:?}: {count}, not {wanted}"
+            );
+        }
+    }
+
+    #[test]
+    fn who_joins_takes_from_all_and_nothing_moves_among_the_others() {
+        let small = pool(30);
+        let mut large = small.clone();
+        large.members.push(Benefactor { id: 9999, weight: 5, domain: 99 });
+        let keys = 50_000;
+        let mut moved = 0;
+        for key in 0..keys {
+            let (before, after) = (small.owners(key, 1)[0], large.owners(key, 1)[0]);
+            if before != after {
+                assert_eq!(after, 30);
+                moved += 1;
+            }
+        }
+        let sum: u32 = large.members.iter().map(|member| member.weight).sum();
+        let wanted = f64::from(keys as u32) * 5.0 / f64::from(sum);
+        assert!((f64::from(moved) - wanted).abs() < 5.0 * wanted.sqrt(), "{moved}, not {wanted}");
+    }
+
+    #[test]
+    fn copies_lie_in_different_domains_where_there_are_enough() {
+        let pool = pool(8);
+        for key in 0..2000 {
+            let owners = pool.owners(key, 4);
+            let mut domains: Vec<u32> = owners.iter().map(|&owner| pool.members[owner].domain).collect();
+            domains.sort_unstable();
+            domains.dedup();
+            assert_eq!(domains.len(), 4);
+            let mut all = pool.owners(key, 8);
+            assert_eq!(all[..4], owners, "the first do not change because more are asked for");
+            all.sort_unstable();
+            assert_eq!(all, (0..8).collect::<Vec<_>>());
+            assert_eq!(pool.owners(key, 100).len(), 8);
+        }
+    }
+
+    #[test]
+    fn who_refuses_is_passed_over() {
+        let pool = pool(20);
+        for key in 0..500 {
+            let first = pool.owners(key, 1)[0];
+            let order: Vec<usize> = pool.order(key).collect();
+            assert_eq!(pool.takers(key, 1, |member| member != first), order[1..2]);
+            assert_eq!(pool.takers(key, 3, |member| member < 2).len(), 2);
+            assert!(pool.takers(key, 3, |_| false).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_writer_keeps_to_its_stripe() {
+        let pool = pool(50);
+        let stripe = pool.stripe(7, 4);
+        assert_eq!((stripe.members.len(), stripe.number), (4, 1));
+        assert_ne!(stripe, pool.stripe(8, 4));
+        assert_eq!(pool.stripe(7, 100).members.len(), 50);
+    }
+
+    /// The same on every machine and in every version: packs are found by it.
+    #[test]
+    fn the_order_does_not_change() {
+        let pool = pool(12);
+        assert_eq!(pool.order(0).collect::<Vec<_>>(), ORDER_0);
+        assert_eq!(pool.order(0xdead_beef).collect::<Vec<_>>(), ORDER_1);
+    }
+    const ORDER_0: [usize; 12] = [6, 11, 9, 7, 5, 3, 2, 1, 0, 10, 8, 4];
+    const ORDER_1: [usize; 12] = [3, 7, 11, 2, 9, 1, 10, 8, 6, 0, 5, 4];
+
+    #[test]
+    fn weights_are_coarse() {
+        for (capacity, weight) in [(0, 1), (256 << 20, 1), (1 << 30, 4), (9 << 30, 32), (11 << 30, 40)] {
+            assert_eq!(weight_of(capacity), weight);
+        }
+        assert!(weight_of(u64::MAX) > 1 << 31);
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_of_those_who_stay_stays(key: u64, gone in 0usize..20) {
+            let all = pool(20);
+            let mut less = all.clone();
+            less.members.remove(gone);
+            let ids = |epoch: &Epoch| epoch.order(key).map(|m| epoch.members[m].id).collect::<Vec<_>>();
+            let before: Vec<u64> = ids(&all).into_iter().filter(|&id| id != all.members[gone].id).collect();
+            prop_assert_eq!(before, ids(&less));
+        }
+    }
+}
