@@ -10,7 +10,7 @@ help:
 	@echo "make demo       run a simulation, kill it, and go on from its newest checkpoint"
 	@echo "make test       run every check and test"
 	@echo "make test-long  the same with long runs of what is random"
-	@echo "make bench      measure against dd, cp and restic"
+	@echo "make bench      measure against dd, cp, zstd, restic, borg and casync (45 minutes)"
 	@echo "make build      build target/release/stdchk"
 
 build:
