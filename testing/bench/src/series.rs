@@ -18,8 +18,11 @@ pub fn measure(bench: &Bench, series: &Series) {
     let field = Field { stdchk: bench.stdchk.clone(), dir: bench.dir.clone(), is_noise: series.is_noise };
     let contenders: Vec<Contender> = ALL.into_iter().filter(|contender| contender.is_here()).collect();
     let mut figures = Figures::default();
+    let mut turns = contenders.clone();
     for _ in 0..bench.rounds {
-        round(bench, &field, series, &contenders, &mut figures);
+        round(bench, &field, series, &turns, &mut figures);
+        // Nobody always comes after the same one.
+        turns.rotate_left(1);
     }
     report(series, &contenders, &figures);
 }
