@@ -499,10 +499,11 @@ fn several_compact_at_once() {
             saver.join().expect("the saver ends");
             collectors.into_iter().map(|collector| collector.join().expect("a collector ends")).sum()
         });
-        assert!(compacted > 0, "seed {seed}: nothing was compacted");
-        for _ in 0..3 {
-            stdchk::collect(&open(&fs).ground(), true).expect("collect");
-        }
+        // The saver may have taken every forward back; then the packs are compacted after it.
+        let later: usize = (0..3)
+            .map(|_| stdchk::collect(&open(&fs).ground(), true).expect("collect").compacted.len())
+            .sum();
+        assert!(compacted + later > 0, "seed {seed}: nothing was compacted");
         for step in 3..6 {
             assert!(read(&open(&fs), step).expect("read") == expected[step as usize], "seed {seed}");
         }
