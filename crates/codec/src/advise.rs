@@ -132,6 +132,7 @@ const WORTH: usize = 236;
 const NOISE_BITS: f64 = 7.9;
 
 /// Decides for the runs of one member, one after the other.
+#[derive(Clone)]
 pub struct Advisor {
     preference: Preference,
     trials: Vec<Trial>,
@@ -182,6 +183,11 @@ impl Advisor {
     /// So much time was spent on trials.
     pub fn spend(&mut self, seconds: f64) {
         self.spent += seconds;
+    }
+
+    /// Goes on with what another one, begun as a copy of this one, has tried in so many seconds.
+    pub fn take_over(&mut self, other: &Advisor, seconds: f64) {
+        *self = Advisor { spent: self.spent + seconds, ..other.clone() };
     }
 
     /// Takes what was tried.

@@ -160,7 +160,7 @@ fn a_damaged_base_hurts_all_that_need_it_and_is_not_built_upon() {
     let mut random = Random::new(4);
     let first = random.bytes(100 * 4096);
     save(&repository, 0, &first);
-    let (path, sealed) = fs.files().into_iter().find(|(path, _)| path.starts_with("packs/")).expect("a pack");
+    let (path, sealed) = first_pack(&fs);
     let mut second = first.clone();
     generate::drift(&mut second, 100, &mut random);
     save(&repository, 1, &second);
@@ -235,6 +235,20 @@ fn app(name: &str) -> AppName {
     AppName::new(name).expect("a name")
 }
 
+/// Some pages, and the same a little later with many new ones behind them.
+fn drifted_and_longer(random: &mut Random) -> [Vec<u8>; 2] {
+    let first = random.bytes(128 * PAGE);
+    let mut second = first.clone();
+    generate::drift(&mut second, 100, random);
+    second.extend(random.bytes(1024 * PAGE));
+    [first, second]
+}
+
+/// The only pack there is: its path, and its bytes.
+fn first_pack(fs: &SimFs) -> (String, Vec<u8>) {
+    fs.files().into_iter().find(|(path, _)| path.starts_with("packs/")).expect("a pack")
+}
+
 /// Step 3 needs deltas whose pack a long save may take back from compaction: their bases must not go meanwhile. Where `moved`, these
 /// had been moved before the long save began.
 fn a_forward_is_taken_back(moved: bool) {
@@ -306,15 +320,11 @@ fn what_the_parent_does_not_vouch_for_is_not_built_upon() {
     let fs = Arc::new(SimFs::new());
     let repository = open(&fs);
     let mut random = Random::new(1);
-    let x = 128 * PAGE;
-    let first = random.bytes(x);
+    let [first, second] = drifted_and_longer(&mut random);
     save(&repository, 1, &first);
-    let mut second = first.clone();
-    generate::drift(&mut second, 100, &mut random);
-    second.extend(random.bytes(1024 * PAGE));
     save(&repository, 2, &second);
     let mut third = second.clone();
-    random.fill(&mut third[..x]);
+    random.fill(&mut third[..first.len()]);
     save(&repository, 3, &third);
     forget(&repository, 1);
     forget(&repository, 2);
@@ -333,8 +343,7 @@ fn a_durable_save_does_not_build_upon_a_staged_base() {
     let fs = Arc::new(SimFs::new());
     let repository = open(&fs);
     let mut random = Random::new(1);
-    let x = 128 * PAGE;
-    let first = random.bytes(x);
+    let [first, second] = drifted_and_longer(&mut random);
     let staged = |step: u64, image: &[u8]| {
         let options = SaveOptions { durability: stdchk::Durability::Staged, ..options() };
         let mut save = repository.save(&app("train"), step, options).expect("save");
@@ -342,13 +351,10 @@ fn a_durable_save_does_not_build_upon_a_staged_base() {
         save.commit().expect("commit");
     };
     staged(1, &first);
-    let (path, sealed) = fs.files().into_iter().find(|(path, _)| path.starts_with("packs/")).expect("a pack");
-    let mut second = first.clone();
-    generate::drift(&mut second, 100, &mut random);
-    second.extend(random.bytes(1024 * PAGE));
+    let (path, sealed) = first_pack(&fs);
     staged(2, &second);
     let mut third = second.clone();
-    random.fill(&mut third[..x]);
+    random.fill(&mut third[..first.len()]);
     save(&repository, 3, &third);
     let mut torn = sealed.clone();
     torn[40_960..45_056].fill(0);
@@ -364,16 +370,12 @@ fn a_damaged_base_stops_no_other_compaction() {
     let fs = Arc::new(SimFs::new());
     let repository = open(&fs);
     let mut random = Random::new(1);
-    let x = 128 * PAGE;
-    let first = random.bytes(x);
+    let [first, second] = drifted_and_longer(&mut random);
     save(&repository, 1, &first);
-    let (path, sealed) = fs.files().into_iter().find(|(path, _)| path.starts_with("packs/")).expect("a pack");
-    let mut second = first.clone();
-    generate::drift(&mut second, 100, &mut random);
-    second.extend(random.bytes(1024 * PAGE));
+    let (path, sealed) = first_pack(&fs);
     save(&repository, 2, &second);
     let mut third = second.clone();
-    third[x..].fill(0);
+    third[first.len()..].fill(0);
     save(&repository, 3, &third);
     let more = random.bytes(1100 * PAGE);
     for (step, len) in [(1, more.len()), (2, 100 * PAGE)] {
@@ -394,4 +396,30 @@ fn a_damaged_base_stops_no_other_compaction() {
     let repository = open(&fs);
     assert!(!is_clean(&repository));
     assert!(!collect(&repository.ground(), true).expect("gc").compacted.is_empty());
+}
+
+/// Many programs put the step into the names of their files.
+#[test]
+fn a_file_with_the_step_in_its_name_continues_the_one_before() {
+    let fs = Arc::new(SimFs::new());
+    let repository = open(&fs);
+    let mut random = Random::new(9);
+    let mut image = random.bytes(300 * PAGE);
+    let save = |step: u64, image: &[u8]| {
+        let mut save = repository.save(&app("train"), step, options()).expect("save");
+        save.add_bytes(&format!("melt.{step}.restart"), image).expect("add");
+        save.commit().expect("commit");
+    };
+    save(900, &image);
+    generate::drift(&mut image, 100, &mut random);
+    save(1000, &image);
+    let (codecs, bytes) = checkpoint(&repository, 1000, |checkpoint| {
+        let member = checkpoint.member("melt.1000.restart", None)?;
+        let mut bytes = Vec::new();
+        checkpoint.write_to(member, &mut bytes, &|_| {})?;
+        Ok((checkpoint.codecs(member)?, bytes))
+    })
+    .expect("a checkpoint");
+    assert!(codecs.iter().any(|codec| codec.starts_with("delta+")), "{codecs:?}");
+    assert!(bytes == image);
 }

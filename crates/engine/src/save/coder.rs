@@ -101,41 +101,56 @@ impl Job {
     /// How to code a run, and if as a difference, the bytes that it replaces.
     fn choose(&self, run: &OpenRun, press: &mut Press) -> Result<(Choice, Option<Vec<u8>>)> {
         let has_base = self.vault.is_some() && 2 * run.base.bytes() >= run.bytes.len();
-        let mut advisor = locked(&self.advisor);
         let pace = self.meter.pace();
-        let mut old = None;
-        if let Some(prefer) = advisor.wants_trial(self.meter.trials_allowed()) {
+        let mut advisor = locked(&self.advisor);
+        let (advisor, old) = match advisor.wants_trial(self.meter.trials_allowed()) {
+            None => (advisor.clone(), None),
             // The first trial is waited for by all; while others are made, the rest goes on with what is known.
-            let is_first = advisor.is_new();
-            let begun = Instant::now();
-            let clock = || begun.elapsed().as_secs_f64();
-            let mut waiting = is_first.then_some(advisor);
-            let trials = try_codings(prefer, press, &run.bytes, &clock)?;
-            advisor = waiting.take().unwrap_or_else(|| locked(&self.advisor));
-            advisor.tried(trials);
-            if has_base && advisor.may_want_delta(&pace) {
-                waiting = is_first.then_some(advisor);
-                let before = clock();
-                old = self.old_bytes(&run.base);
-                let read_cost = (clock() - before) / run.bytes.len() as f64;
-                let trials = match &old {
-                    Some(old) => try_delta(prefer, press, &run.bytes, old, read_cost, &clock)?,
-                    None => Vec::new(),
-                };
-                advisor = waiting.unwrap_or_else(|| locked(&self.advisor));
-                advisor.tried_delta(trials);
+            Some(prefer) if advisor.is_new() => {
+                let (old, seconds) = self.try_all(&mut advisor, prefer, run, has_base, press)?;
+                advisor.spend(seconds);
+                (advisor.clone(), old)
             }
-            advisor.spend(clock());
-        }
+            Some(prefer) => {
+                let mut own = advisor.clone();
+                drop(advisor);
+                let (old, seconds) = self.try_all(&mut own, prefer, run, has_base, press)?;
+                locked(&self.advisor).take_over(&own, seconds);
+                (own, old)
+            }
+        };
         let choice = advisor.choose(&pace, has_base);
         if !choice.coding.delta {
             return Ok((choice, None));
         }
-        let plain = advisor.choose(&pace, false);
-        drop(advisor);
         // Without its base a run is stored whole.
         let old = old.or_else(|| self.old_bytes(&run.base));
-        Ok(if old.is_some() { (choice, old) } else { (plain, None) })
+        Ok(if old.is_some() { (choice, old) } else { (advisor.choose(&pace, false), None) })
+    }
+
+    /// Tries codings on a run, and differences where these may be wanted; the bytes that it replaces, if they were read, and the
+    /// seconds that all that took.
+    fn try_all(
+        &self,
+        advisor: &mut Advisor,
+        prefer: Prefer,
+        run: &OpenRun,
+        has_base: bool,
+        press: &mut Press,
+    ) -> Result<(Option<Vec<u8>>, f64)> {
+        let begun = Instant::now();
+        let clock = || begun.elapsed().as_secs_f64();
+        advisor.tried(try_codings(prefer, press, &run.bytes, &clock)?);
+        let mut old = None;
+        if has_base && advisor.may_want_delta(&self.meter.pace()) {
+            let before = clock();
+            old = self.old_bytes(&run.base);
+            let read_cost = (clock() - before) / run.bytes.len() as f64;
+            if let Some(old) = &old {
+                advisor.tried_delta(try_delta(prefer, press, &run.bytes, old, read_cost, &clock)?);
+            }
+        }
+        Ok((old, clock()))
     }
 
     fn old_bytes(&self, base: &Base) -> Option<Vec<u8>> {

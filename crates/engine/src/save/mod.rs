@@ -20,6 +20,7 @@ mod blob;
 mod coder;
 mod finish;
 mod grid;
+mod kin;
 mod meter;
 mod parent;
 mod rewrite;
@@ -49,6 +50,7 @@ use crate::workers::{Answer, Workers};
 use assembly::{Assembly, SealedPack};
 use coder::Coder;
 pub use finish::{FinishedPart, write_manifest};
+use kin::Kin;
 pub use rewrite::Rewriter;
 pub use unit::Source;
 
@@ -58,7 +60,7 @@ const PARENT_CHUNKS_PRELOADED: u64 = 16 << 10;
 /// The parent's part of the same rank: what to compare with.
 pub struct Parent {
     roots: Arc<Roots>,
-    members: HashMap<String, Member>,
+    members: Kin,
 }
 
 /// A member that was added, until the sizes of its runs are known.
@@ -176,8 +178,7 @@ impl PartWriter {
         if let Some(store) = account::store_speed(&members) {
             self.coder.meter.remember_store(store);
         }
-        let members = members.into_iter().map(|member| (member.path.clone(), member)).collect();
-        self.parent = Some(Parent { roots: view.roots.clone(), members });
+        self.parent = Some(Parent { roots: view.roots.clone(), members: Kin::new(members) });
         if view.part.bytes / 4096 <= PARENT_CHUNKS_PRELOADED {
             self.unloaded = view.references().map(|(pack, _)| pack).collect();
         }
@@ -277,7 +278,7 @@ impl PartWriter {
 
     fn parent_member(&self, path: &str) -> Option<(Arc<Roots>, Content)> {
         let parent = self.parent.as_ref()?;
-        let content = parent.members.get(path)?.body.content()?.clone();
+        let content = parent.members.of(path)?.clone();
         Some((parent.roots.clone(), content))
     }
 
