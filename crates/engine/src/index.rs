@@ -13,6 +13,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use stdchk_object::envelope::is_sealed;
 use stdchk_object::hash::Domain;
 use stdchk_object::{Error, Hash, Kind, PackName, Result};
 use stdchk_store::Objects;
@@ -243,10 +244,7 @@ impl Index {
         let mut damaged = Vec::new();
         for name in objects.names("index")? {
             let Some(bytes) = objects.get(&format!("index/{name}"))? else { continue };
-            let whole = bytes
-                .split_last_chunk::<32>()
-                .is_some_and(|(covered, hash)| Domain::Envelope.hash(covered).as_bytes() == hash);
-            if !whole {
+            if !is_sealed(&bytes) {
                 damaged.push(format!("index/{name}"));
             }
         }

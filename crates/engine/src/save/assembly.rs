@@ -147,7 +147,12 @@ impl Assembly {
             self.close_run(coder);
             let bytes = match chunk {
                 ChunkBytes::Kept(buffer, range) => Bytes::Shared(buffer, range),
-                ChunkBytes::Copied(..) => Bytes::Own(chunk.bytes().to_vec()),
+                ChunkBytes::Copied(..) => {
+                    // All at once: most such runs are filled to the end.
+                    let mut bytes = Vec::with_capacity(run_bytes.max(chunk.len()));
+                    bytes.extend_from_slice(chunk.bytes());
+                    Bytes::Own(bytes)
+                }
             };
             self.open =
                 Some(OpenRun { kind: ChunkKind::Data, bytes, chunks: Vec::new(), base: Base::default() });

@@ -49,7 +49,6 @@ impl BlobWriter {
     }
 
     fn chunk(&mut self, part: &mut PartWriter, pack: PackName, chunk: u32, len: u32) -> Result<()> {
-        part.refer_chunk(pack, chunk, u64::from(len));
         self.end_hole(part)?;
         let count = self.tail.lengths.len();
         let goes_on = |extent: &Extent| {
@@ -78,6 +77,7 @@ impl BlobWriter {
     fn end_extent(&mut self, part: &mut PartWriter) -> Result<()> {
         let Some(extent) = self.tail.extent.take() else { return Ok(()) };
         let lengths = std::mem::take(&mut self.tail.lengths);
+        part.refer_chunks(extent.pack, extent.chunk, lengths.len() as u32, extent.len);
         // Splits come in order, so what was passed need not be summed again.
         let passed = std::cell::Cell::new((0usize, 0u64));
         let chunk_at = |rest: &Extent, bytes: u64| {
@@ -148,13 +148,15 @@ impl BlobWriter {
         self.consult(part, others);
         unit.leaf.into_iter().for_each(|node| part.know_node(node));
         let keep = part.may_keep(&unit.buffer);
-        let mut start = 0;
+        let (mut start, mut known) = (0, None);
         for cut in &unit.cuts {
             match cut.what {
                 Page::Zero => self.hole(part, u64::from(cut.len))?,
                 Page::Same(pack, chunk) => {
                     let open = &unit.packs[pack as usize];
-                    part.know_pack(open);
+                    if known.replace(pack) != Some(pack) {
+                        part.know_pack(open);
+                    }
                     self.first = false;
                     self.tally.shared += u64::from(cut.len);
                     self.chunk(part, open.pack.name, chunk, cut.len)?;

@@ -370,14 +370,19 @@ impl PartWriter {
         meta.push_meta(kind, bytes, &self.coder)
     }
 
-    /// Refers to a chunk of data, and to all that its run was subtracted from.
-    fn refer_chunk(&mut self, pack: PackName, chunk: u32, bytes: u64) {
+    /// Refers to chunks of data that lie side by side, and to all that their runs were subtracted from.
+    fn refer_chunks(&mut self, pack: PackName, first: u32, count: u32, bytes: u64) {
         self.refer(pack, bytes);
-        let Some(open) = self.with_deltas.get(&pack) else { return };
-        let Some(index) = open.footer.run_index(chunk) else { return };
-        if self.deltas_referred.insert((pack, index)) {
-            let open = open.clone();
+        let Some(open) = self.with_deltas.get(&pack).cloned() else { return };
+        let mut chunk = first;
+        while chunk < first + count
+            && let Some(index) = open.footer.run_index(chunk)
+        {
             let run = &open.footer.runs()[index];
+            chunk = run.end_chunk();
+            if !self.deltas_referred.insert((pack, index)) {
+                continue;
+            }
             let chunk_bytes = u64::from(run.raw_len / run.chunk_count);
             for span in open.footer.base_of(run) {
                 if let Some((base, _)) = span.at {
