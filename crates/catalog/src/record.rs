@@ -20,6 +20,14 @@ pub struct Record {
 }
 
 impl Record {
+    /// What an encoded record begins with.
+    pub const MAGIC: &'static [u8; 8] = Sort::Record.magic();
+
+    /// The number of an encoded record, all of which is checked to be as it was sealed.
+    pub fn number_of(bytes: &[u8]) -> Result<u64> {
+        Reader::new(open(Sort::Record, bytes)?, "log record").varint()
+    }
+
     /// As stored.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();

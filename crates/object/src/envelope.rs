@@ -27,7 +27,8 @@ const HEAD: usize = 16;
 pub const OVERHEAD: usize = HEAD + 32;
 
 impl Sort {
-    fn magic(self) -> &'static [u8; 8] {
+    /// What its bytes begin with.
+    pub const fn magic(self) -> &'static [u8; 8] {
         match self {
             Sort::Record => b"STDCHKRC",
             Sort::Snapshot => b"STDCHKSN",
@@ -65,6 +66,13 @@ pub fn seal(sort: Sort, body: &[u8]) -> Vec<u8> {
     let hash = Domain::Envelope.hash(&bytes);
     bytes.extend_from_slice(hash.as_bytes());
     bytes
+}
+
+/// Whether bytes end in their hash, whatever they are.
+pub fn is_sealed(bytes: &[u8]) -> bool {
+    bytes
+        .split_last_chunk::<32>()
+        .is_some_and(|(covered, hash)| Domain::Envelope.hash(covered).as_bytes() == hash)
 }
 
 /// Takes the body out of an envelope after checking everything about it.

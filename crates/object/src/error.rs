@@ -29,20 +29,27 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The word for this kind in messages and JSON.
+    const WORDS: [(Kind, &'static str); 10] = [
+        (Kind::Invalid, "invalid"),
+        (Kind::NotFound, "not-found"),
+        (Kind::Exists, "exists"),
+        (Kind::Corrupt, "corrupt"),
+        (Kind::Unsupported, "unsupported"),
+        (Kind::Fenced, "fenced"),
+        (Kind::Conflict, "conflict"),
+        (Kind::Full, "full"),
+        (Kind::Denied, "denied"),
+        (Kind::Io, "io"),
+    ];
+
+    /// The word for this kind in messages, JSON and on the wire.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Kind::Invalid => "invalid",
-            Kind::NotFound => "not-found",
-            Kind::Exists => "exists",
-            Kind::Corrupt => "corrupt",
-            Kind::Unsupported => "unsupported",
-            Kind::Fenced => "fenced",
-            Kind::Conflict => "conflict",
-            Kind::Full => "full",
-            Kind::Denied => "denied",
-            Kind::Io => "io",
-        }
+        Kind::WORDS.iter().find(|(kind, _)| *kind == self).expect("every kind has a word").1
+    }
+
+    /// The kind of a word.
+    pub fn of_word(word: &str) -> Option<Kind> {
+        Kind::WORDS.iter().find(|(_, known)| *known == word).map(|(kind, _)| *kind)
     }
 
     /// Whether the same call may succeed later without anything else being done.

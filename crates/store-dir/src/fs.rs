@@ -21,6 +21,8 @@ pub struct Entry {
 pub trait Fs: Send + Sync {
     /// Creates a file that must not exist and writes `pieces` to it.
     fn write_new(&self, path: &str, pieces: &[&[u8]]) -> io::Result<()>;
+    /// Adds bytes at the end of a file.
+    fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()>;
     /// Makes the bytes of a file durable.
     fn sync_file(&self, path: &str) -> io::Result<()>;
     /// Makes the entries of a directory durable; the root is `""`.

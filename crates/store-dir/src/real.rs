@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::io::{self, IoSliceMut, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
+
+use stdchk_store::write_pieces;
 
 use crate::fs::{Entry, Fs};
 
@@ -57,32 +59,6 @@ fn since_1970(time: SystemTime) -> Duration {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-fn write_pieces(file: &mut File, pieces: &[&[u8]]) -> io::Result<()> {
-    let small = pieces.iter().flat_map(|piece| piece.chunks(WRITE_BYTES));
-    let mut slices: Vec<IoSlice> = small.map(IoSlice::new).collect();
-    let mut rest = &mut slices[..];
-    IoSlice::advance_slices(&mut rest, 0);
-    while !rest.is_empty() {
-        match file.write_vectored(&rest[..writable(rest)]) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => IoSlice::advance_slices(&mut rest, written),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// How many slices one call may take.
-fn writable(slices: &[IoSlice]) -> usize {
-    let mut bytes = 0;
-    let fits = |slice: &&IoSlice| {
-        bytes += slice.len();
-        bytes <= WRITE_BYTES
-    };
-    slices.iter().take(SLICES_MAX).take_while(fits).count().max(1)
-}
-
 fn read_pieces(file: &File, mut offset: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
     let mut slices: Vec<IoSliceMut> = buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
     let mut rest = &mut slices[..];
@@ -105,7 +81,11 @@ fn read_pieces(file: &File, mut offset: u64, buffers: &mut [&mut [u8]]) -> io::R
 impl Fs for RealFs {
     fn write_new(&self, path: &str, pieces: &[&[u8]]) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create_new(true).open(self.path(path))?;
-        write_pieces(&mut file, pieces)
+        write_pieces(&mut file, pieces, WRITE_BYTES)
+    }
+
+    fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        OpenOptions::new().append(true).open(self.path(path))?.write_all(bytes)
     }
 
     fn sync_file(&self, path: &str) -> io::Result<()> {

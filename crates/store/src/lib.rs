@@ -6,8 +6,10 @@
 
 pub mod conformance;
 mod memory;
+mod pieces;
 
 pub use memory::MemoryStore;
+pub use pieces::write_pieces;
 
 use std::time::Duration;
 

@@ -261,19 +261,23 @@ impl SimFs {
     }
 }
 
-/// What may be left of bytes that were not synced.
+/// What may be left of bytes that were not synced. Those that were, and that nothing was written over, stay.
 fn torn(new: &[u8], old: &[u8], random: &mut Random) -> Vec<u8> {
+    let certain = new.iter().zip(old).take_while(|(new, old)| new == old).count();
     match random.below(4) {
         0 => old.to_vec(),
         1 => new.to_vec(),
-        2 => new[..random.below(new.len() as u64 + 1) as usize].to_vec(),
+        2 => new[..certain + random.below((new.len() - certain) as u64 + 1) as usize].to_vec(),
         _ => {
             let mut bytes = new.to_vec();
             for (i, sector) in bytes.chunks_mut(SECTOR).enumerate() {
+                let start = i * SECTOR;
                 match random.below(3) {
-                    0 => sector.fill(0),
+                    0 => {
+                        let kept = certain.saturating_sub(start).min(sector.len());
+                        sector[kept..].fill(0);
+                    }
                     1 => {
-                        let start = i * SECTOR;
                         for (k, byte) in sector.iter_mut().enumerate() {
                             *byte = old.get(start + k).copied().unwrap_or(0);
                         }
@@ -305,6 +309,19 @@ impl Fs for SimFs {
             return Err(io::ErrorKind::StorageFull.into());
         }
         world.inodes[inode].bytes = bytes;
+        Ok(())
+    }
+
+    fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        let mut world = self.world();
+        let inode = world.file(path)?;
+        world.step(|| format!("append to {path}"))?;
+        let grown =
+            blocks(&[&world.inodes[inode].bytes, bytes].concat()) - blocks(&world.inodes[inode].bytes);
+        if world.used() + grown > world.capacity {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        world.inodes[inode].bytes.extend_from_slice(bytes);
         Ok(())
     }
 

@@ -7,6 +7,7 @@
 //! condemned:  varint count; each: pack name, varint record
 //! forwards:   varint count; each: pack name, locator of the table, varint record
 //! damaged:    varint count; each: pack name, varint ranges, each varint from, varint to
+//! pool:       its promise, settled epoch, changes since, members
 //! ```
 
 use stdchk_object::envelope::{Sort, open, seal};
@@ -16,6 +17,7 @@ use stdchk_object::{AppName, Error, Locator, PackName, Result};
 use super::{App, Forward, History, OpenSession, State};
 use crate::op::{CheckpointEntry, PartEntry, SessionEntry, decode_ranges, encode_ranges};
 use crate::policy::Policy;
+use crate::pool::Pool;
 
 impl State {
     /// As stored in a snapshot.
@@ -54,7 +56,13 @@ impl State {
             out.raw(&pack.to_bytes());
             encode_ranges(ranges, &mut out);
         }
+        self.pool.encode(&mut out);
         seal(Sort::Snapshot, &out.into_bytes())
+    }
+
+    /// The number of an encoded state, all of which is checked to be as it was sealed.
+    pub fn number_of(bytes: &[u8]) -> Result<u64> {
+        Reader::new(open(Sort::Snapshot, bytes)?, "snapshot").varint()
     }
 
     /// Reads snapshot `number`.
@@ -89,6 +97,7 @@ impl State {
         for _ in 0..r.count(PackName::BYTES + 1)? {
             state.damaged.insert(PackName::decode(r)?, decode_ranges(r)?);
         }
+        state.pool = Pool::decode(r)?;
         reader.finish()?;
         Ok(state)
     }
