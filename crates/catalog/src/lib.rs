@@ -8,6 +8,7 @@
 pub mod conformance;
 pub mod op;
 pub mod policy;
+mod pool;
 mod record;
 mod state;
 
@@ -21,6 +22,7 @@ pub use op::{
     CheckpointEntry, ChunkRange, Durability, Op, Owner, PartEntry, Restart, SessionEntry, SessionKind,
 };
 pub use policy::{Policy, Saving, Wanted};
+pub use pool::{Class, Medium, Member, Pool, PoolOp};
 pub use record::Record;
 pub use state::{App, Forward, History, OpenSession, SaveSample, State};
 

@@ -4,7 +4,7 @@ use stdchk_object::member::Tally;
 use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{AppName, CheckpointId, Error, Kind, Locator, PackName, Result, SessionId};
 
-use crate::Policy;
+use crate::{Policy, PoolOp};
 
 /// How much a commit survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,6 +14,8 @@ pub enum Durability {
     Staged = 0,
     /// Synced here: survives a power cut.
     Local = 1,
+    /// On as many benefactors as the pool promises.
+    Replicated = 2,
 }
 
 impl Durability {
@@ -22,6 +24,7 @@ impl Durability {
         match self {
             Durability::Staged => "staged",
             Durability::Local => "local",
+            Durability::Replicated => "replicated",
         }
     }
 }
@@ -203,6 +206,8 @@ pub enum Op {
     Heal(Vec<PackName>),
     /// An application went on from one of its checkpoints.
     Restarted(AppName, Restart),
+    /// A pool changes.
+    Pool(PoolOp),
 }
 
 impl Op {
@@ -222,6 +227,7 @@ impl Op {
             Op::Damage(..) => 12,
             Op::Heal(..) => 13,
             Op::Restarted(..) => 14,
+            Op::Pool(..) => 15,
         }
     }
 
@@ -268,6 +274,7 @@ impl Op {
                 body.string(app.as_str());
                 restart.encode(&mut body);
             }
+            Op::Pool(op) => op.encode(&mut body),
             Op::Damage(pack, ranges) => {
                 body.raw(&pack.to_bytes());
                 encode_ranges(ranges, &mut body);
@@ -297,6 +304,7 @@ impl Op {
             12 => Op::Damage(PackName::decode(r)?, decode_ranges(r)?),
             13 => Op::Heal(decode_packs(r)?),
             14 => Op::Restarted(AppName::decode(r)?, Restart::decode(r)?),
+            15 => Op::Pool(PoolOp::decode(r)?),
             other => {
                 let text = format!("the log holds an operation {other} that this program does not know");
                 return Err(Error::new(Kind::Unsupported, text));
@@ -427,6 +435,7 @@ fn decode_durability(reader: &mut Reader) -> Result<Durability> {
     match reader.u8()? {
         0 => Ok(Durability::Staged),
         1 => Ok(Durability::Local),
+        2 => Ok(Durability::Replicated),
         _ => Err(reader.corrupt("unknown durability")),
     }
 }

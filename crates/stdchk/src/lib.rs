@@ -55,6 +55,7 @@ mod explain;
 mod files;
 mod host;
 mod naming;
+pub mod pool;
 mod repository;
 mod save;
 pub mod study;

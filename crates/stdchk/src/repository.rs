@@ -12,23 +12,24 @@ use stdchk_object::envelope::{Sort, open as open_envelope, seal};
 use stdchk_object::error::Context;
 use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{AppName, CheckpointId, Error, Kind, Result};
+use stdchk_pool::{Key, Peer, PoolCatalog, PoolObjects, PoolStore};
 use stdchk_store::{Objects, Store};
 use stdchk_store_dir::fs::Fs;
 use stdchk_store_dir::{DirStore, RealFs};
 use stdchk_upkeep::Ground;
 
-use crate::host;
+use crate::{host, pool};
 
 /// The repository's own record.
 const RECORD: &str = "stdchk";
 /// The protocol that this program speaks, and no other.
-const FEATURE: &str = "log-3";
+const FEATURE: &str = "log-4";
 /// Memory for reading, unless set otherwise.
 const MEMORY: usize = 256 << 20;
 
 /// A place where checkpoints are kept. Any number of processes may use one at the same time.
 pub struct Repository {
-    pub(crate) dir: Arc<DirStore>,
+    home: Home,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) objects: Arc<dyn Objects>,
     pub(crate) catalog: Arc<dyn Catalog>,
@@ -38,7 +39,28 @@ pub struct Repository {
     pub(crate) boot: [u8; 16],
 }
 
-/// Where a store is, as the user wrote it. Only directories so far.
+/// What a repository is made of.
+enum Home {
+    Directory(Arc<DirStore>),
+    Pool,
+}
+
+/// Where the file with a pool's key is, if not where it is expected.
+const KEY_VARIABLE: &str = "STDCHK_POOL_KEY";
+/// What tells boots apart in a pool: nothing, since what is there does not go with the machine that saved it.
+const POOL_BOOT: [u8; 16] = *b"stdchk pool boot";
+
+/// The key of pools: the file that the environment names.
+fn key_of_environment() -> Result<Key> {
+    match std::env::var_os(KEY_VARIABLE) {
+        Some(path) => Key::read(Path::new(&path)),
+        None => {
+            Err(Error::invalid(format!("a pool wants its key: set {KEY_VARIABLE} to the file that has it")))
+        }
+    }
+}
+
+/// Where a store is, as the user wrote it, if that is a directory.
 fn directory_of(url: &str) -> Result<PathBuf> {
     if let Some(path) = url.strip_prefix("file://") {
         return Ok(PathBuf::from(path));
@@ -54,13 +76,16 @@ fn directory_of(url: &str) -> Result<PathBuf> {
 }
 
 impl Repository {
-    /// Opens the repository at `url`, a directory.
+    /// Opens the repository at `url`: a directory, or `pool://host:port`, for which the environment names the key's file.
     pub fn open(url: &str) -> Result<Repository> {
+        if url.starts_with(pool::SCHEME) {
+            return Repository::open_pool(url, key_of_environment()?);
+        }
         let root = directory_of(url)?;
         let repository = Repository::at(&root)?;
         match repository.check_record()? {
             true => {
-                repository.dir.complete();
+                repository.complete();
                 Ok(repository)
             }
             false if std::fs::read_dir(root.join("log")).is_ok_and(|mut log| log.next().is_some()) => {
@@ -79,14 +104,17 @@ impl Repository {
     }
 
     /// Opens the repository at `url`, and makes it first where there is none. A directory that holds anything
-    /// else is refused.
+    /// else is refused; pools are never made by saving to them.
     pub fn open_or_create(url: &str) -> Result<Repository> {
+        if url.starts_with(pool::SCHEME) {
+            return Repository::open(url);
+        }
         let root = directory_of(url)?;
         let cannot = || format!("cannot create a repository at {}", root.display());
         if root.join(RECORD).exists() {
             let repository = Repository::at(&root)?;
             repository.prepare()?;
-            repository.dir.complete();
+            repository.complete();
             return Ok(repository);
         }
         let known = std::path::absolute(&root).context(cannot)?;
@@ -106,6 +134,19 @@ impl Repository {
         Ok(repository)
     }
 
+    /// Opens the pool at `pool://host:port`, whose key is known.
+    pub fn open_pool(url: &str, key: Key) -> Result<Repository> {
+        let manager = Arc::new(Peer::new(pool::address_of(url)?, key.clone()));
+        let catalog = Arc::new(PoolCatalog::new(manager.clone()));
+        let store = PoolStore::open(catalog.clone(), key).context(|| format!("cannot use {url}"))?;
+        let objects = Arc::new(PoolObjects::new(manager));
+        let mut repository =
+            Repository::of(Home::Pool, Arc::new(store), objects, catalog, PathBuf::from(url));
+        repository.boot = POOL_BOOT;
+        repository.prepare()?;
+        Ok(repository)
+    }
+
     fn at(root: &Path) -> Result<Repository> {
         Repository::on(Arc::new(RealFs::new(root)), root)
     }
@@ -121,7 +162,9 @@ impl Repository {
     fn prepare(&self) -> Result<()> {
         let cannot = || format!("cannot create a repository at {}", self.place.display());
         if !self.check_record()? {
-            self.dir.prepare().context(cannot)?;
+            if let Home::Directory(dir) = &self.home {
+                dir.prepare().context(cannot)?;
+            }
             self.objects.create(RECORD, &new_record()?, true).context(cannot)?;
             self.check_record()?;
             self.objects.keep_room().context(cannot)?;
@@ -132,17 +175,39 @@ impl Repository {
     fn on(fs: Arc<dyn Fs>, root: &Path) -> Result<Repository> {
         let tag = format!("{}-{}-{:016x}", sanitized(&host::name()), std::process::id(), random_u64()?);
         let dir = Arc::new(DirStore::on(fs, root.display().to_string(), tag));
+        let catalog = Arc::new(ObjectCatalog::new(dir.clone()));
+        Ok(Repository::of(Home::Directory(dir.clone()), dir.clone(), dir, catalog, root.to_owned()))
+    }
+
+    fn of(
+        home: Home,
+        store: Arc<dyn Store>,
+        objects: Arc<dyn Objects>,
+        catalog: Arc<dyn Catalog>,
+        place: PathBuf,
+    ) -> Repository {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
-        Ok(Repository {
-            store: dir.clone(),
-            objects: dir.clone(),
-            catalog: Arc::new(ObjectCatalog::new(dir.clone())),
-            dir,
-            workers: Arc::new(Workers::new(threads, "stdchk-work")),
-            memory: MEMORY,
-            place: root.to_owned(),
-            boot: host::boot(),
-        })
+        let workers = Arc::new(Workers::new(threads, "stdchk-work"));
+        Repository { home, store, objects, catalog, workers, memory: MEMORY, place, boot: host::boot() }
+    }
+
+    /// Makes folders again that are missing.
+    fn complete(&self) {
+        if let Home::Directory(dir) = &self.home {
+            dir.complete();
+        }
+    }
+
+    /// What a save survives that asks for `durability`: a directory keeps one copy, and a pool knows no medium of its own.
+    pub(crate) fn level(&self, durability: Durability) -> Result<Durability> {
+        match (&self.home, durability) {
+            (Home::Directory(_), Durability::Replicated) => {
+                let text = "a directory keeps one copy: its levels are staged and local";
+                Err(Error::new(Kind::Unsupported, text))
+            }
+            (Home::Pool, Durability::Local) => Ok(Durability::Replicated),
+            (_, durability) => Ok(durability),
+        }
     }
 
     /// Checks the repository's own record; `false` if there is none.
@@ -181,7 +246,10 @@ impl Repository {
     }
 
     pub(crate) fn owner(&self, lasting: bool) -> Owner {
-        Owner { boot: self.boot, ..host::owner(lasting) }
+        match self.home {
+            Home::Directory(_) => Owner { boot: self.boot, ..host::owner(lasting) },
+            Home::Pool => host::owner(lasting),
+        }
     }
 
     /// Refuses a path inside the repository: nothing is restored into it, or saved from it.
@@ -258,12 +326,18 @@ impl Repository {
 
     /// Removes temporary files that nobody can still be using; how many, and their bytes.
     pub fn remove_stale_temporaries(&self, really: bool) -> Result<(u64, u64)> {
-        self.dir.remove_stale_temporaries(really)
+        match &self.home {
+            Home::Directory(dir) => dir.remove_stale_temporaries(really),
+            Home::Pool => Ok((0, 0)),
+        }
     }
 
     /// Files in the repository's folders that do not belong there.
     pub fn strangers(&self) -> Result<Vec<String>> {
-        self.dir.strangers()
+        match &self.home {
+            Home::Directory(dir) => dir.strangers(),
+            Home::Pool => Ok(Vec::new()),
+        }
     }
 
     /// Pins everything that is there now, and reads it.
@@ -342,10 +416,7 @@ pub fn parse_durability(text: &str) -> Result<Durability> {
     match text {
         "staged" => Ok(Durability::Staged),
         "local" => Ok(Durability::Local),
-        "replicated" | "drained" => Err(Error::new(
-            Kind::Unsupported,
-            format!("durability {text} needs a pool; a directory knows staged and local"),
-        )),
-        _ => Err(Error::invalid(format!("{text:?} is no durability: staged or local"))),
+        "replicated" => Ok(Durability::Replicated),
+        _ => Err(Error::invalid(format!("{text:?} is no durability: staged, local or replicated"))),
     }
 }

@@ -10,9 +10,12 @@ use crate::parse;
 #[derive(Parser)]
 #[command(name = "stdchk", version, max_term_width = 100, disable_help_subcommand = true)]
 pub struct Cli {
-    /// Where checkpoints are kept: any directory; made by the first save.
-    #[arg(long, global = true, env = "STDCHK_STORE", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    /// Where checkpoints are kept: any directory, made by the first save; or pool://HOST:PORT.
+    #[arg(long, global = true, env = "STDCHK_STORE", value_name = "DIR|POOL", value_hint = ValueHint::DirPath)]
     pub store: Option<String>,
+    /// The file with the pool's key.
+    #[arg(long, global = true, env = "STDCHK_POOL_KEY", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub pool_key: Option<PathBuf>,
     /// Print JSON: one object, or one object a line for lists.
     #[arg(long, global = true)]
     pub json: bool,
@@ -22,9 +25,9 @@ pub struct Cli {
     /// Say more; twice, even more.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// About how much memory to use, at least 64MiB.
-    #[arg(long, global = true, default_value = "256MiB", value_parser = parse::memory, value_name = "SIZE")]
-    pub memory: u64,
+    /// About how much memory to use, at least 64MiB; by default 256MiB. With pool join: how much to lend.
+    #[arg(long, global = true, value_parser = parse::memory, value_name = "SIZE")]
+    pub memory: Option<u64>,
     /// Threads that hash, compress and verify; by default one for each processor.
     #[arg(long, global = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
@@ -189,6 +192,9 @@ pub enum Verb {
     },
     /// List the sessions that are open
     Sessions,
+    /// Lend memory and disk, and save to what others lend
+    #[command(subcommand)]
+    Pool(PoolVerb),
     /// Print a script that completes this command in a shell
     Completions {
         /// The shell.
@@ -199,6 +205,78 @@ pub enum Verb {
         /// The directory.
         #[arg(value_hint = ValueHint::DirPath)]
         to: PathBuf,
+    },
+}
+
+/// What to do with a pool.
+#[derive(Subcommand)]
+pub enum PoolVerb {
+    /// Make the key of a pool: a file that its members and savers must have
+    Key {
+        /// The file; it must not exist.
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
+    /// Keep the names of a pool, until it is ended by a signal
+    Start {
+        /// Where to listen; port 0 is any that is free.
+        #[arg(long, default_value = "127.0.0.1:7117", value_name = "HOST:PORT")]
+        listen: String,
+        /// Where the names are kept; a pool that was begun there is gone on with.
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        state: PathBuf,
+        /// Copies of everything.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
+        replicas: u8,
+        /// How many benefactors a saver uses; 0 is all.
+        #[arg(long, default_value_t = 0)]
+        stripe: u16,
+        /// How long nothing may be heard of a benefactor before it counts as lost.
+        #[arg(long, default_value = "30s", value_parser = parse::duration, value_name = "TIME")]
+        patience: std::time::Duration,
+    },
+    /// Lend memory (--memory SIZE) or a folder (--disk DIR --size SIZE), until it is ended by a signal
+    Join {
+        /// The manager.
+        #[arg(value_name = "HOST:PORT")]
+        manager: String,
+        /// A folder to lend, rather than memory.
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "size")]
+        disk: Option<PathBuf>,
+        /// How much of it.
+        #[arg(long, value_parser = parse::bytes, value_name = "SIZE", requires = "disk")]
+        size: Option<u64>,
+        /// Where to listen; by default at the address from which the manager is reached.
+        #[arg(long, value_name = "HOST:PORT")]
+        listen: Option<String>,
+        /// What fails together with it, for example rack=r7; by default this machine. Copies are kept apart.
+        #[arg(long, value_name = "WORD")]
+        domain: Option<String>,
+        /// How long it may take to give everything away when it is ended.
+        #[arg(long, default_value = "30s", value_parser = parse::duration, value_name = "TIME")]
+        grace: std::time::Duration,
+    },
+    /// Show the benefactors of the pool, what they hold, and what is still to be done
+    Status {
+        /// Go on, once a second.
+        #[arg(long)]
+        watch: bool,
+    },
+    /// Have a benefactor give everything away and end
+    Leave {
+        /// Its identity or its address.
+        benefactor: String,
+    },
+    /// Take a benefactor that is lost out of the pool, without waiting for it
+    Evict {
+        /// Its identity or its address.
+        benefactor: String,
+    },
+    /// Wait until everything lies where it belongs, as often as was promised
+    Wait {
+        /// How long at most.
+        #[arg(long, default_value = "1h", value_parser = parse::duration, value_name = "TIME")]
+        patience: std::time::Duration,
     },
 }
 
@@ -245,7 +323,8 @@ pub struct HowArgs {
 pub struct EngineArgs {
     #[command(flatten)]
     pub how: HowArgs,
-    /// staged (survives the process) or local (survives a power cut).
+    /// staged (survives the process), local (survives a power cut), or in a pool replicated (on as many benefactors as the pool
+    /// promises), which is what local means there.
     #[arg(long, default_value = "local", value_parser = stdchk::parse_durability, value_name = "LEVEL")]
     pub durability: stdchk::Durability,
     /// What to compare with: app@step, or none; by default the application's newest.

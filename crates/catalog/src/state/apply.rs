@@ -19,6 +19,7 @@ impl State {
             Op::End(session) | Op::Fence(session) | Op::Forward(session, _) => {
                 self.session(*session).map(drop)
             }
+            Op::Pool(op) => self.pool.check(op),
             Op::Condemn(packs) => self.check_condemn(packs),
             Op::Swept(packs) => self.check_swept(packs),
             Op::Open(_)
@@ -174,6 +175,7 @@ impl State {
                 merge(known);
             }
             Op::Heal(packs) => packs.iter().for_each(|pack| _ = self.damaged.remove(pack)),
+            Op::Pool(op) => self.pool.carry_out(op),
             Op::Restarted(name, restart) => {
                 // One that is not known any more has no use for it.
                 if let Some(app) = self.apps.get_mut(name) {

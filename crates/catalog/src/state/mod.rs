@@ -15,6 +15,7 @@ use stdchk_object::{AppName, CheckpointId, Locator, PackName, SessionId};
 
 use crate::op::{CheckpointEntry, ChunkRange, Op, PartEntry, SessionEntry, SessionKind};
 use crate::policy::Policy;
+use crate::pool::Pool;
 
 pub use history::{History, SaveSample};
 
@@ -68,6 +69,7 @@ pub struct State {
     pub(crate) condemned: BTreeMap<PackName, u64>,
     pub(crate) forwards: BTreeMap<PackName, Forward>,
     pub(crate) damaged: BTreeMap<PackName, Vec<ChunkRange>>,
+    pub(crate) pool: Pool,
 }
 
 impl State {
@@ -114,6 +116,11 @@ impl State {
     /// Chunks known to be damaged.
     pub fn damaged(&self) -> &BTreeMap<PackName, Vec<ChunkRange>> {
         &self.damaged
+    }
+
+    /// Who lends memory and disk, where that is how things are kept.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     /// Which of `packs` a commit must list as revived, because they were condemned or forwarded meanwhile.

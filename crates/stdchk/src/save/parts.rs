@@ -30,6 +30,7 @@ impl Repository {
 
     /// Begins a part of a session that was begun elsewhere.
     pub fn add(&self, session: SessionId, options: SaveOptions) -> Result<Add<'_>> {
+        let options = SaveOptions { durability: self.level(options.durability)?, ..options };
         options.engine(&Saving::default(), 0.0).check()?;
         let state = self.catalog.state()?;
         let open = state.session(session)?;

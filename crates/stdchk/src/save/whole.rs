@@ -29,6 +29,7 @@ impl Repository {
     /// Begins to save a checkpoint.
     pub fn save(&self, app: &AppName, step: u64, options: SaveOptions) -> Result<Save<'_>> {
         let begun = Instant::now();
+        let options = SaveOptions { durability: self.level(options.durability)?, ..options };
         options.engine(&Saving::default(), 0.0).check()?;
         let kind = SessionKind::Writer { app: app.clone(), step, parts: None };
         let session = Session::open(self.catalog.clone(), kind, &self.owner(false))?;

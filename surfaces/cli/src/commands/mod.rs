@@ -4,6 +4,7 @@ mod check;
 mod keep;
 mod list;
 mod plan;
+mod pool;
 mod read;
 mod save;
 mod sessions;
@@ -53,6 +54,7 @@ pub fn run(cli: &Cli, out: &Out) -> Result<u8> {
         Verb::Commit { session, note } => sessions::commit(&open(cli)?, out, session, note),
         Verb::Abort { session } => sessions::abort(&open(cli)?, out, session),
         Verb::Sessions => sessions::list(&open(cli)?, out),
+        Verb::Pool(verb) => pool::pool(cli, out, verb),
         Verb::Completions { shell } => shell::completions(*shell),
         Verb::Man { to } => shell::man(to),
     }
@@ -63,15 +65,28 @@ fn place(cli: &Cli) -> Result<&str> {
 }
 
 fn open(cli: &Cli) -> Result<Repository> {
-    Ok(set_up(cli, Repository::open(place(cli)?)?))
+    let place = place(cli)?;
+    let is_pool = place.starts_with(stdchk::pool::SCHEME);
+    let opened =
+        if is_pool { Repository::open_pool(place, pool::key(cli)?) } else { Repository::open(place) };
+    Ok(set_up(cli, opened?))
 }
 
 fn open_or_create(cli: &Cli) -> Result<Repository> {
-    Ok(set_up(cli, Repository::open_or_create(place(cli)?)?))
+    let place = place(cli)?;
+    if place.starts_with(stdchk::pool::SCHEME) {
+        return open(cli);
+    }
+    Ok(set_up(cli, Repository::open_or_create(place)?))
+}
+
+/// The memory budget.
+fn memory(cli: &Cli) -> usize {
+    cli.memory.map_or(stdchk::Options::default().memory, |bytes| bytes as usize)
 }
 
 fn set_up(cli: &Cli, mut repository: Repository) -> Repository {
-    repository.set_memory(cli.memory as usize);
+    repository.set_memory(memory(cli));
     if let Some(threads) = cli.threads {
         repository.set_threads(usize::from(threads));
     }

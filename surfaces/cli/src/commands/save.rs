@@ -19,7 +19,7 @@ pub fn options(cli: &Cli, engine: &EngineArgs, note: &str, rank: u32) -> Result<
         SaveOptions { durability: engine.durability, note: note.to_owned(), rank, ..Default::default() };
     options.chunking = engine.how.chunking;
     options.coding = coding(&engine.how)?;
-    options.memory = cli.memory as usize;
+    options.memory = super::memory(cli);
     options.parent = match engine.parent.as_deref() {
         None => ParentChoice::Newest,
         Some("none") => ParentChoice::None,

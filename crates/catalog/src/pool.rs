@@ -1,0 +1,346 @@
+//! Who lends memory or disk to a pool, from one change to the next.
+
+use std::collections::BTreeMap;
+
+use stdchk_object::wire::{Reader, Writer};
+use stdchk_object::{Error, Kind, Result};
+
+/// What a benefactor lends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Medium {
+    /// Memory: gone with the process.
+    Memory = 0,
+    /// A folder: there again when the machine is.
+    Disk = 1,
+}
+
+impl Medium {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Medium::Memory => "memory",
+            Medium::Disk => "disk",
+        }
+    }
+}
+
+/// A benefactor.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Member {
+    /// Its identity: random, so that one who returns empty is another.
+    pub id: u64,
+    /// Where it listens: a host and a port.
+    pub address: String,
+    /// What fails together with it: a machine, a rack.
+    pub domain: String,
+    /// What it lends.
+    pub medium: Medium,
+    /// Bytes that it lends.
+    pub capacity: u64,
+}
+
+/// What a pool promises of every pack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Class {
+    /// Copies.
+    pub replicas: u8,
+    /// Benefactors among which a writer's packs are placed; 0 for all.
+    pub stripe: u16,
+}
+
+impl Default for Class {
+    fn default() -> Class {
+        Class { replicas: 1, stripe: 0 }
+    }
+}
+
+/// What can happen to a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PoolOp {
+    /// It is founded, with this promise.
+    Found(Class),
+    /// Somebody lends something; or is there again, perhaps elsewhere, with what it had.
+    Join(Member),
+    /// Somebody does not lend any more.
+    Leave(u64),
+    /// Everything lies where this epoch has it.
+    Settle(u64),
+}
+
+/// How the members of an epoch differ from those of the one before.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Change {
+    Joined(u64),
+    Left(Member),
+    /// What it was before.
+    Changed(Member),
+}
+
+/// The members of a pool, and how they came to be these.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Pool {
+    class: Option<Class>,
+    settled: u64,
+    /// One for each epoch after the settled one.
+    changes: Vec<Change>,
+    members: BTreeMap<u64, Member>,
+}
+
+impl Pool {
+    /// What is promised; `None` where there is no pool.
+    pub fn class(&self) -> Option<Class> {
+        self.class
+    }
+
+    /// The current epoch.
+    pub fn epoch(&self) -> u64 {
+        self.settled + self.changes.len() as u64
+    }
+
+    /// The newest epoch by which everything is known to lie where it belongs.
+    pub fn settled(&self) -> u64 {
+        self.settled
+    }
+
+    /// The members now, by identity.
+    pub fn members(&self) -> &BTreeMap<u64, Member> {
+        &self.members
+    }
+
+    /// Those who have left since the settled epoch, and may still hold something that nobody else has.
+    pub fn leavers(&self) -> impl Iterator<Item = &Member> {
+        let left = self.changes.iter().filter_map(|change| match change {
+            Change::Left(member) => Some(member),
+            Change::Joined(_) | Change::Changed(_) => None,
+        });
+        left.filter(|member| !self.members.contains_key(&member.id))
+    }
+
+    /// The epochs in which something may lie, the current first, the settled last, each with its members.
+    pub fn epochs(&self) -> Vec<(u64, Vec<Member>)> {
+        let mut members = self.members.clone();
+        let list = |members: &BTreeMap<u64, Member>| members.values().cloned().collect::<Vec<_>>();
+        let mut epochs = vec![(self.epoch(), list(&members))];
+        for (back, change) in self.changes.iter().rev().enumerate() {
+            match change {
+                Change::Joined(id) => _ = members.remove(id),
+                Change::Left(member) | Change::Changed(member) => {
+                    members.insert(member.id, member.clone());
+                }
+            }
+            epochs.push((self.epoch() - 1 - back as u64, list(&members)));
+        }
+        epochs
+    }
+
+    pub(crate) fn check(&self, op: &PoolOp) -> Result<()> {
+        let conflict = |text: String| Err(Error::new(Kind::Conflict, text));
+        match op {
+            PoolOp::Found(class) if class.replicas == 0 => {
+                Err(Error::invalid("a pool keeps at least one copy"))
+            }
+            PoolOp::Found(class) if self.class.is_some_and(|there| there != *class) => {
+                conflict("this pool was founded with another promise".to_owned())
+            }
+            PoolOp::Join(_) if self.class.is_none() => Err(Error::invalid("there is no pool to join")),
+            PoolOp::Leave(id) if !self.members.contains_key(id) => {
+                Err(Error::new(Kind::NotFound, format!("there is no benefactor {id:016x}")))
+            }
+            PoolOp::Settle(epoch) if *epoch > self.epoch() => {
+                Err(Error::invalid(format!("there is no epoch {epoch} yet")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn carry_out(&mut self, op: &PoolOp) {
+        match op {
+            PoolOp::Found(class) => self.class = Some(*class),
+            PoolOp::Join(member) => {
+                let before = self.members.insert(member.id, member.clone());
+                self.changes.push(before.map_or(Change::Joined(member.id), Change::Changed));
+            }
+            PoolOp::Leave(id) => {
+                if let Some(member) = self.members.remove(id) {
+                    self.changes.push(Change::Left(member));
+                }
+            }
+            PoolOp::Settle(epoch) => {
+                let passed = epoch.saturating_sub(self.settled).min(self.changes.len() as u64);
+                self.changes.drain(..passed as usize);
+                self.settled += passed;
+            }
+        }
+    }
+
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        match &self.class {
+            None => out.u8(0),
+            Some(class) => {
+                out.u8(1);
+                class.encode(out);
+            }
+        }
+        out.varint(self.settled);
+        out.varint(self.changes.len() as u64);
+        for change in &self.changes {
+            match change {
+                Change::Joined(id) => {
+                    out.u8(0);
+                    out.u64(*id);
+                }
+                Change::Left(member) => {
+                    out.u8(1);
+                    member.encode(out);
+                }
+                Change::Changed(member) => {
+                    out.u8(2);
+                    member.encode(out);
+                }
+            }
+        }
+        out.varint(self.members.len() as u64);
+        self.members.values().for_each(|member| member.encode(out));
+    }
+
+    pub(crate) fn decode(reader: &mut Reader) -> Result<Pool> {
+        let class = match reader.u8()? {
+            0 => None,
+            1 => Some(Class::decode(reader)?),
+            _ => return Err(reader.corrupt("neither a pool nor none")),
+        };
+        let mut pool = Pool { class, settled: reader.varint()?, ..Pool::default() };
+        for _ in 0..reader.count(9)? {
+            let change = match reader.u8()? {
+                0 => Change::Joined(reader.u64()?),
+                1 => Change::Left(Member::decode(reader)?),
+                2 => Change::Changed(Member::decode(reader)?),
+                _ => return Err(reader.corrupt("an unknown change of a pool")),
+            };
+            pool.changes.push(change);
+        }
+        for _ in 0..reader.count(12)? {
+            let member = Member::decode(reader)?;
+            pool.members.insert(member.id, member);
+        }
+        Ok(pool)
+    }
+}
+
+impl Member {
+    fn encode(&self, out: &mut Writer) {
+        out.u64(self.id);
+        out.string(&self.address);
+        out.string(&self.domain);
+        out.u8(self.medium as u8);
+        out.varint(self.capacity);
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Member> {
+        Ok(Member {
+            id: reader.u64()?,
+            address: reader.string()?.to_owned(),
+            domain: reader.string()?.to_owned(),
+            medium: match reader.u8()? {
+                0 => Medium::Memory,
+                1 => Medium::Disk,
+                _ => return Err(reader.corrupt("an unknown medium")),
+            },
+            capacity: reader.varint()?,
+        })
+    }
+}
+
+impl Class {
+    fn encode(&self, out: &mut Writer) {
+        out.u8(self.replicas);
+        out.u16(self.stripe);
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Class> {
+        Ok(Class { replicas: reader.u8()?, stripe: reader.u16()? })
+    }
+}
+
+impl PoolOp {
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        match self {
+            PoolOp::Found(class) => {
+                out.u8(1);
+                class.encode(out);
+            }
+            PoolOp::Join(member) => {
+                out.u8(2);
+                member.encode(out);
+            }
+            PoolOp::Leave(id) => {
+                out.u8(3);
+                out.u64(*id);
+            }
+            PoolOp::Settle(epoch) => {
+                out.u8(4);
+                out.varint(*epoch);
+            }
+        }
+    }
+
+    pub(crate) fn decode(reader: &mut Reader) -> Result<PoolOp> {
+        Ok(match reader.u8()? {
+            1 => PoolOp::Found(Class::decode(reader)?),
+            2 => PoolOp::Join(Member::decode(reader)?),
+            3 => PoolOp::Leave(reader.u64()?),
+            4 => PoolOp::Settle(reader.varint()?),
+            _ => return Err(reader.corrupt("an unknown change of a pool")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(id: u64) -> Member {
+        let address = format!("10.0.0.{id}:7000");
+        Member { id, address, domain: format!("rack={id}"), medium: Medium::Memory, capacity: id << 30 }
+    }
+
+    fn done(pool: &mut Pool, op: PoolOp) {
+        pool.check(&op).unwrap();
+        let mut out = Writer::new();
+        op.encode(&mut out);
+        let bytes = out.into_bytes();
+        pool.carry_out(&PoolOp::decode(&mut Reader::new(&bytes, "test")).unwrap());
+    }
+
+    #[test]
+    fn epochs_are_known_back_to_the_settled_one() {
+        let mut pool = Pool::default();
+        assert!(pool.check(&PoolOp::Join(member(1))).is_err(), "nothing to join");
+        done(&mut pool, PoolOp::Found(Class { replicas: 2, stripe: 8 }));
+        for id in 1..=3 {
+            done(&mut pool, PoolOp::Join(member(id)));
+        }
+        done(&mut pool, PoolOp::Settle(2));
+        done(&mut pool, PoolOp::Leave(1));
+        assert!(pool.check(&PoolOp::Leave(1)).is_err() && pool.check(&PoolOp::Settle(5)).is_err());
+        let ids = |pool: &Pool| -> Vec<(u64, Vec<u64>)> {
+            let epochs = pool.epochs().into_iter();
+            epochs
+                .map(|(number, members)| (number, members.iter().map(|member| member.id).collect()))
+                .collect()
+        };
+        assert_eq!(ids(&pool), [(4, vec![2, 3]), (3, vec![1, 2, 3]), (2, vec![1, 2])]);
+        let mut out = Writer::new();
+        pool.encode(&mut out);
+        let bytes = out.into_bytes();
+        assert_eq!(Pool::decode(&mut Reader::new(&bytes, "test")).unwrap(), pool);
+        let moved = Member { address: "10.0.0.9:1".into(), ..member(2) };
+        done(&mut pool, PoolOp::Join(moved.clone()));
+        assert_eq!((pool.epoch(), &pool.members()[&2]), (5, &moved));
+        assert_eq!(pool.epochs()[1].1[0], member(2), "it was elsewhere before");
+        done(&mut pool, PoolOp::Settle(5));
+        assert_eq!(ids(&pool), [(5, vec![2, 3])]);
+        assert_eq!((pool.epoch(), pool.settled()), (5, 5));
+    }
+}

@@ -1,0 +1,13 @@
+//! The side that asks.
+
+mod catalog;
+mod objects;
+mod peer;
+mod store;
+mod view;
+
+pub use catalog::PoolCatalog;
+pub use objects::PoolObjects;
+pub use peer::{Failure, Peer};
+pub use store::PoolStore;
+pub use view::View;

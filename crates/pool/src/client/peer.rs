@@ -1,0 +1,203 @@
+//! Another process, and the connections to it.
+
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use stdchk_object::error::Context;
+use stdchk_object::wire::Reader;
+use stdchk_object::{Error, Kind, Result};
+
+use crate::wire::{ANSWER, Channel, Frame, Key, Question, REFUSAL, Report, STALE, connect, decode_refusal};
+
+/// Connections that are kept for the next question.
+const IDLE_MAX: usize = 16;
+/// How long making a connection may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long an answer may take, and how long where others have to be waited for.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+const SYNC_PATIENCE: Duration = Duration::from_secs(120);
+/// How long somebody who could not be reached is not tried again, where there are others to ask.
+const SUSPICION: Duration = Duration::from_secs(2);
+
+/// Another process of the pool.
+pub struct Peer {
+    address: String,
+    key: Key,
+    idle: Mutex<Vec<Channel>>,
+    suspected: Mutex<Option<Instant>>,
+}
+
+/// What was answered.
+#[derive(Debug)]
+pub struct Answer {
+    /// Its body.
+    pub body: Vec<u8>,
+    /// Its bulk, where it was not received elsewhere.
+    pub bulk: Vec<u8>,
+}
+
+/// Why there is no answer.
+pub enum Failure {
+    /// The other side knows a newer epoch.
+    Stale(u64),
+    /// It refused.
+    Refused(Error),
+    /// It could not be reached, or does not speak as it should.
+    Lost(Error),
+}
+
+impl Failure {
+    /// As an error about somebody.
+    pub fn into_error(self, address: &str) -> Error {
+        match self {
+            Failure::Stale(epoch) => {
+                let text = format!("{address} knows epoch {epoch}, which is newer");
+                Error::new(Kind::Conflict, text)
+            }
+            Failure::Refused(error) => error.within(address.to_owned()),
+            Failure::Lost(error) => error.within(format!("cannot ask {address}")),
+        }
+    }
+}
+
+impl Peer {
+    /// A process that listens at `address`.
+    pub fn new(address: &str, key: Key) -> Peer {
+        Peer { address: address.to_owned(), key, idle: Mutex::default(), suspected: Mutex::default() }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Channel>> {
+        self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn suspected(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.suspected.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Whether it could not be reached a moment ago.
+    pub fn is_suspected(&self) -> bool {
+        self.suspected().is_some_and(|since| since.elapsed() < SUSPICION)
+    }
+
+    fn connect(&self) -> Result<Channel> {
+        Channel::begin(Box::new(connect(&self.address, PATIENCE)?), &self.key)
+    }
+
+    /// Asks, and receives the bulk of the answer into `buffers`, if there are any.
+    pub fn try_ask(
+        &self,
+        question: &Question,
+        bulk: &[&[u8]],
+        buffers: Option<&mut [&mut [u8]]>,
+    ) -> std::result::Result<Answer, Failure> {
+        let asked = self.exchange(question, bulk, buffers);
+        *self.suspected() = matches!(asked, Err(Failure::Lost(_))).then(Instant::now);
+        asked
+    }
+
+    fn exchange(
+        &self,
+        question: &Question,
+        bulk: &[&[u8]],
+        buffers: Option<&mut [&mut [u8]]>,
+    ) -> std::result::Result<Answer, Failure> {
+        let (kind, body) = question.encode();
+        let patience = Some(match question {
+            Question::Sync { .. } => SYNC_PATIENCE,
+            _ => ANSWER_PATIENCE,
+        });
+        // A connection that was kept may have ended since, which is known when nothing comes back.
+        let kept = self.idle().pop();
+        let resumed = kept.and_then(|mut channel| {
+            let sent = channel.send(kind, &body, bulk).and_then(|()| channel.receive(patience));
+            sent.ok().flatten().map(|frame| (channel, frame))
+        });
+        let (mut channel, frame) = match resumed {
+            Some(resumed) => resumed,
+            None => {
+                self.idle().clear();
+                let mut channel = self.connect().map_err(Failure::Lost)?;
+                channel.send(kind, &body, bulk).map_err(Failure::Lost)?;
+                let ended = || Error::new(Kind::Io, "the other side has ended");
+                let frame = channel
+                    .receive(patience)
+                    .and_then(|frame| frame.ok_or_else(ended))
+                    .map_err(Failure::Lost)?;
+                (channel, frame)
+            }
+        };
+        let answer = read_answer(&mut channel, frame, buffers)?;
+        let mut idle = self.idle();
+        if idle.len() < IDLE_MAX {
+            idle.push(channel);
+        }
+        drop(idle);
+        answer
+    }
+
+    /// Asks whoever must answer.
+    pub fn ask(&self, question: &Question, bulk: &[&[u8]]) -> Result<Answer> {
+        self.try_ask(question, bulk, None).map_err(|failure| failure.into_error(&self.address))
+    }
+
+    /// Asks a manager what was heard of the benefactors, and how long ago.
+    pub fn reports(&self) -> Result<Vec<(Report, Duration)>> {
+        let one = |r: &mut Reader| Ok((Report::decode(r)?, Duration::from_millis(r.varint()?)));
+        self.ask_for(&Question::Reports, |r| (0..r.count(14)?).map(|_| one(r)).collect())
+    }
+
+    /// Asks, and reads the body of the answer.
+    pub fn ask_for<T>(&self, question: &Question, read: impl FnOnce(&mut Reader) -> Result<T>) -> Result<T> {
+        let answer = self.ask(question, &[])?;
+        let mut reader = Reader::new(&answer.body, "answer");
+        let value = read(&mut reader).and_then(|value| reader.finish().map(|()| value));
+        value.context(|| format!("{} answers what cannot be understood", self.address))
+    }
+}
+
+/// Takes an answer in. The outer failure ends the connection, the inner one does not.
+fn read_answer(
+    channel: &mut Channel,
+    frame: Frame,
+    buffers: Option<&mut [&mut [u8]]>,
+) -> std::result::Result<std::result::Result<Answer, Failure>, Failure> {
+    let mut bulk = Vec::new();
+    let receive = || -> Result<()> {
+        if frame.bulk == 0 {
+            return Ok(());
+        }
+        match buffers {
+            Some(buffers) if frame.kind == ANSWER => {
+                let wanted: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+                if wanted != frame.bulk {
+                    return Err(Error::corrupt("an answer of another length than was asked for"));
+                }
+                buffers.iter_mut().try_for_each(|buffer| channel.receive_bulk(buffer))?;
+            }
+            _ => {
+                const STEP: u64 = 1 << 20;
+                while (bulk.len() as u64) < frame.bulk {
+                    let start = bulk.len();
+                    bulk.resize((start as u64 + STEP).min(frame.bulk) as usize, 0);
+                    channel.receive_bulk(&mut bulk[start..])?;
+                }
+            }
+        }
+        channel.finish()
+    };
+    receive().map_err(Failure::Lost)?;
+    Ok(match frame.kind {
+        ANSWER => Ok(Answer { body: frame.body, bulk }),
+        REFUSAL => Err(Failure::Refused(decode_refusal(&frame.body))),
+        STALE => {
+            let epoch = Reader::new(&frame.body, "answer").varint().map_err(Failure::Lost)?;
+            Err(Failure::Stale(epoch))
+        }
+        other => return Err(Failure::Lost(Error::corrupt(format!("an answer of the kind {other}")))),
+    })
+}

@@ -1,0 +1,242 @@
+//! The packs of a pool, as a store.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use stdchk_catalog::Catalog;
+use stdchk_object::{Error, Kind, PackName, Result};
+use stdchk_store::Store;
+
+use super::View;
+use super::peer::{Answer, Failure, Peer};
+use crate::wire::{Key, Question};
+
+/// How often a question is asked again because the pool had changed.
+const CHANGES_MAX: u32 = 8;
+/// Names that go with one question.
+const BATCH: usize = 4096;
+
+/// The memory and disk of a pool's benefactors.
+pub struct PoolStore {
+    catalog: Arc<dyn Catalog>,
+    key: Key,
+    view: Mutex<Arc<View>>,
+}
+
+impl PoolStore {
+    /// The packs of the pool that `catalog` knows.
+    pub fn open(catalog: Arc<dyn Catalog>, key: Key) -> Result<PoolStore> {
+        let state = catalog.state()?;
+        if state.pool().class().is_none() {
+            return Err(Error::new(Kind::NotFound, "there is no pool"));
+        }
+        let view = Arc::new(View::new(state.pool(), None, &key));
+        Ok(PoolStore { catalog, key, view: Mutex::new(view) })
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Arc<View>> {
+        self.view.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// What is known of the pool.
+    pub fn view(&self) -> Arc<View> {
+        self.locked().clone()
+    }
+
+    /// Asks the catalog what the pool is like now; whether it has changed.
+    pub fn refresh(&self) -> Result<bool> {
+        let state = self.catalog.state()?;
+        let mut view = self.locked();
+        let changed = state.pool().epoch() != view.current().number
+            || state.pool().settled() != view.epochs.last().map_or(0, |epoch| epoch.number);
+        if changed {
+            *view = Arc::new(View::new(state.pool(), Some(&view), &self.key));
+        }
+        Ok(changed)
+    }
+
+    /// Puts a pack to the first that takes it; the others get theirs from there.
+    fn put_once(&self, view: &View, name: PackName, pieces: &[&[u8]], replaces: bool) -> Result<Put> {
+        let question = Question::Put { epoch: view.current().number, name, replaces, is_copy: false };
+        let (mut refusals, mut taken, mut outcome) = (Vec::new(), false, None);
+        view.takers(name, |id| {
+            if taken || outcome.is_some() {
+                return taken;
+            }
+            let peer = view.peer(id);
+            match peer.try_ask(&question, pieces, None) {
+                Ok(_) => taken = true,
+                Err(Failure::Stale(_)) => outcome = Some(Put::Stale),
+                Err(Failure::Refused(error)) if error.kind() == Kind::Exists => {
+                    outcome = Some(Put::Exists(error))
+                }
+                Err(failure) => refusals.push(failure.into_error(peer.address())),
+            }
+            taken
+        });
+        Ok(match outcome {
+            _ if taken => Put::Done,
+            Some(outcome) => outcome,
+            None => Put::Refused(refusals),
+        })
+    }
+
+    fn put_any(&self, name: PackName, pieces: &[&[u8]], replaces: bool) -> Result<()> {
+        for _ in 0..CHANGES_MAX {
+            let view = self.view();
+            match self.put_once(&view, name, pieces, replaces)? {
+                Put::Done => return Ok(()),
+                Put::Exists(error) => return Err(error),
+                Put::Stale => _ = self.refresh()?,
+                Put::Refused(refusals) => {
+                    if !self.refresh()? {
+                        return Err(nobody_takes(name, refusals));
+                    }
+                }
+            }
+        }
+        Err(Error::new(Kind::Conflict, "the pool changes faster than a pack can be placed"))
+    }
+
+    /// Asks those who may have a pack until one does.
+    fn find<T>(&self, name: PackName, ask: impl Fn(&Peer) -> Asked<T>) -> Result<T> {
+        let ask = &ask;
+        let mut failures = Vec::new();
+        for attempt in 0..2 {
+            let view = self.view();
+            let mut holders = view.holders(name);
+            // Those who did not answer a moment ago are asked last.
+            holders.sort_by_key(|&id| view.peer(id).is_suspected());
+            failures.clear();
+            for id in holders {
+                let peer = view.peer(id);
+                match ask(peer) {
+                    Ok(found) => return Ok(found),
+                    Err(Failure::Refused(error)) if error.kind() == Kind::NotFound => {}
+                    Err(failure) => {
+                        let says_more = matches!(failure, Failure::Refused(_));
+                        let error = failure.into_error(peer.address());
+                        // What is wrong with a pack says more than that somebody cannot be reached.
+                        failures.push((error.kind() == Kind::Corrupt, says_more, error));
+                    }
+                }
+            }
+            if attempt == 0 && !self.refresh()? {
+                break;
+            }
+        }
+        Err(match failures.into_iter().max_by_key(|&(is_corrupt, says_more, _)| (is_corrupt, says_more)) {
+            Some((.., error)) => error.within(format!("pack {name}")),
+            None => Error::new(Kind::NotFound, format!("pack {name} is nowhere in the pool")),
+        })
+    }
+
+    /// Asks every member.
+    fn each(&self, mut ask: impl FnMut(&Peer) -> Result<()>) -> Result<()> {
+        self.refresh()?;
+        let view = self.view();
+        view.members().try_for_each(|(_, peer)| ask(peer))
+    }
+}
+
+type Asked<T> = std::result::Result<T, Failure>;
+
+/// What became of a pack.
+enum Put {
+    Done,
+    Stale,
+    Exists(Error),
+    Refused(Vec<Error>),
+}
+
+fn nobody_takes(name: PackName, refusals: Vec<Error>) -> Error {
+    let all_full = !refusals.is_empty() && refusals.iter().all(|error| error.kind() == Kind::Full);
+    let kind = if all_full { Kind::Full } else { Kind::Io };
+    match refusals.into_iter().next() {
+        Some(error) => error.within(format!("no benefactor takes pack {name}")).with_kind(kind),
+        None => Error::new(Kind::Io, "the pool has no benefactors: start one with 'stdchk pool join'"),
+    }
+}
+
+impl Store for PoolStore {
+    fn put(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
+        self.put_any(name, pieces, false)
+    }
+
+    fn replace(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
+        let view = self.view();
+        let question = Question::Put { epoch: view.current().number, name, replaces: true, is_copy: true };
+        let mut replaced = false;
+        for id in view.holders(name) {
+            let peer = view.peer(id);
+            if peer.try_ask(&Question::Length { epoch: 0, name }, &[], None).is_ok() {
+                peer.ask(&question, pieces)?;
+                replaced = true;
+            }
+        }
+        if replaced { Ok(()) } else { self.put_any(name, pieces, true) }
+    }
+
+    /// Waits until whoever holds a pack has seen to it that it is as safe as the pool promises.
+    fn sync(&self, names: &[PackName]) -> Result<()> {
+        for &name in names {
+            let ask = |peer: &Peer| {
+                let epoch = self.view().current().number;
+                peer.try_ask(&Question::Sync { epoch, names: vec![name] }, &[], None).map(drop)
+            };
+            self.find(name, ask)?;
+        }
+        Ok(())
+    }
+
+    fn length(&self, name: PackName) -> Result<u64> {
+        self.find(name, |peer| {
+            let answer = peer.try_ask(&Question::Length { epoch: 0, name }, &[], None)?;
+            let bytes = <[u8; 8]>::try_from(&answer.body[..]);
+            bytes
+                .map(u64::from_le_bytes)
+                .map_err(|_| Failure::Lost(Error::corrupt("a length of another length")))
+        })
+    }
+
+    fn read_into(&self, name: PackName, offset: u64, buffers: &mut [&mut [u8]]) -> Result<()> {
+        let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        let buffers = std::cell::RefCell::new(buffers);
+        self.find(name, |peer| {
+            let question = Question::Read { name, offset, len };
+            peer.try_ask(&question, &[], Some(&mut buffers.borrow_mut())).map(|_: Answer| ())
+        })
+    }
+
+    fn list(&self, each: &mut dyn FnMut(PackName, u64)) -> Result<()> {
+        let mut seen = std::collections::BTreeMap::new();
+        self.each(|peer| {
+            let mut after = None;
+            loop {
+                let some = peer.ask_for(&Question::List { after }, |r| {
+                    (0..r.count(17)?)
+                        .map(|_| Ok((PackName::decode(r)?, r.varint()?)))
+                        .collect::<Result<Vec<_>>>()
+                })?;
+                let Some(&(last, _)) = some.last() else { return Ok(()) };
+                after = Some(last);
+                seen.extend(some);
+            }
+        })?;
+        seen.into_iter().for_each(|(name, len)| each(name, len));
+        Ok(())
+    }
+
+    fn remove(&self, names: &[PackName]) -> Result<()> {
+        self.refresh()?;
+        for batch in names.chunks(BATCH) {
+            let question = Question::Remove { names: batch.to_vec() };
+            for (_, peer) in self.view().members() {
+                // Who cannot be asked now is told by the next collection that finds these packs with him.
+                if let Err(failure) = peer.try_ask(&question, &[], None) {
+                    tracing::debug!("packs stay for now: {}", failure.into_error(peer.address()));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! The epochs of a pool as placement has them, and the way to each member.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use stdchk_catalog::{Class, Member, Pool};
+use stdchk_object::PackName;
+use stdchk_placement::{Benefactor, Epoch, weight_of};
+
+use super::Peer;
+use crate::wire::Key;
+
+/// What a process knows of a pool at some moment.
+pub struct View {
+    /// What the pool promises.
+    pub class: Class,
+    /// The current epoch first, the settled one last.
+    pub epochs: Vec<Epoch>,
+    peers: HashMap<u64, Arc<Peer>>,
+}
+
+/// The key by which a pack is placed.
+fn key_of(name: PackName) -> u64 {
+    name.session.0
+        ^ (u64::from(name.writer) << 32 | u64::from(name.number)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// The key by which a writer's stripe is chosen.
+fn writer_of(name: PackName) -> u64 {
+    name.session.0 ^ u64::from(name.writer)
+}
+
+/// The number of a domain: the same word is the same number for everybody.
+fn domain_of(word: &str) -> u32 {
+    let hash = blake3::hash(word.as_bytes());
+    u32::from_le_bytes(hash.as_bytes()[..4].try_into().expect("4 of 32 bytes"))
+}
+
+impl View {
+    /// A pool as the catalog has it. Connections to members that are known stay.
+    pub fn new(pool: &Pool, before: Option<&View>, key: &Key) -> View {
+        let mut peers = HashMap::new();
+        let mut epochs = Vec::new();
+        for (number, members) in pool.epochs() {
+            for member in &members {
+                let known = before.and_then(|view| view.peers.get(&member.id));
+                let known = known.filter(|peer| peer.address() == member.address);
+                let peer =
+                    || known.cloned().unwrap_or_else(|| Arc::new(Peer::new(&member.address, key.clone())));
+                peers.entry(member.id).or_insert_with(peer);
+            }
+            epochs.push(Epoch { number, members: members.iter().map(benefactor).collect() });
+        }
+        View { class: pool.class().unwrap_or_default(), epochs, peers }
+    }
+
+    /// The current epoch.
+    pub fn current(&self) -> &Epoch {
+        &self.epochs[0]
+    }
+
+    /// The way to a member of any epoch.
+    pub fn peer(&self, id: u64) -> &Arc<Peer> {
+        &self.peers[&id]
+    }
+
+    /// Members of the current epoch.
+    pub fn members(&self) -> impl Iterator<Item = (u64, &Arc<Peer>)> {
+        self.current().members.iter().map(|member| (member.id, self.peer(member.id)))
+    }
+
+    /// Those among whom an epoch places a pack.
+    fn stripe(&self, epoch: &Epoch, name: PackName) -> Epoch {
+        match usize::from(self.class.stripe) {
+            0 => epoch.clone(),
+            width => epoch.stripe(writer_of(name), width),
+        }
+    }
+
+    /// As many members as a pack has copies, or as there are, of those that take it; `takes` is asked in the order of the pack. When a
+    /// stripe is full it widens: then all others are asked, too.
+    pub fn takers(&self, name: PackName, mut takes: impl FnMut(u64) -> bool) -> Vec<u64> {
+        let copies = usize::from(self.class.replicas);
+        let stripe = self.stripe(self.current(), name);
+        let id = |epoch: &Epoch, at: usize| epoch.members[at].id;
+        let owners = stripe.takers(key_of(name), copies, |at| takes(id(&stripe, at)));
+        let mut owners: Vec<u64> = owners.into_iter().map(|at| id(&stripe, at)).collect();
+        if owners.len() < copies && stripe.members.len() < self.current().members.len() {
+            let asked: Vec<u64> = stripe.members.iter().map(|member| member.id).collect();
+            let all = self.current();
+            let more = all.takers(key_of(name), copies - owners.len(), |at| {
+                !asked.contains(&id(all, at)) && takes(id(all, at))
+            });
+            owners.extend(more.into_iter().map(|at| id(all, at)));
+        }
+        owners
+    }
+
+    /// Where a pack may be, the likeliest first: the order of the current epoch, then those of older ones.
+    pub fn holders(&self, name: PackName) -> Vec<u64> {
+        let mut holders = Vec::new();
+        let mut add = |id: u64| {
+            if !holders.contains(&id) {
+                holders.push(id);
+            }
+        };
+        let copies = usize::from(self.class.replicas);
+        for epoch in &self.epochs {
+            let stripe = self.stripe(epoch, name);
+            stripe.owners(key_of(name), copies).into_iter().for_each(|at| add(stripe.members[at].id));
+        }
+        // Where owners refused it, it went further down the order.
+        for epoch in &self.epochs {
+            let stripe = self.stripe(epoch, name);
+            stripe.order(key_of(name)).for_each(|at| add(stripe.members[at].id));
+            epoch.order(key_of(name)).for_each(|at| add(epoch.members[at].id));
+        }
+        holders
+    }
+}
+
+fn benefactor(member: &Member) -> Benefactor {
+    Benefactor { id: member.id, weight: weight_of(member.capacity), domain: domain_of(&member.domain) }
+}

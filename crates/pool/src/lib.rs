@@ -1,0 +1,19 @@
+//! Memory and disk that many machines lend, as one store (`docs/POOL.md`), over connections (`docs/WIRE.md`).
+//!
+//! ```text
+//! saver, reader              benefactor                     manager
+//! PoolStore    -- packs -->  BenefactorService -> Shelf
+//! PoolCatalog  -- decisions ------------------------------> ManagerService -> LogCatalog
+//! PoolObjects  -- index, notes ---------------------------> ManagerService -> folder
+//! ```
+#![forbid(unsafe_code)]
+
+mod client;
+mod server;
+mod shelf;
+mod wire;
+
+pub use client::{Peer, PoolCatalog, PoolObjects, PoolStore};
+pub use server::{Benefactor, Lend, ManagerService, Server, Service};
+pub use shelf::{LentDisk, LentMemory, Shelf, Usage};
+pub use wire::{Key, Report};

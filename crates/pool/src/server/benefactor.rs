@@ -1,0 +1,223 @@
+//! Lending: a shelf that others put packs on and read from.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use stdchk_catalog::{Catalog, Member, Op, PoolOp};
+use stdchk_object::wire::Writer;
+use stdchk_object::{Error, Kind, Result};
+
+use super::keeper::Keeper;
+use super::serve::{Incoming, Refusal, Reply, Server, Service};
+use crate::client::Peer;
+use crate::shelf::Shelf;
+use crate::wire::{Key, Question, Report};
+
+/// Packs that one answer lists.
+const LIST_MAX: usize = 65_536;
+/// How often a benefactor says that it is alive, and looks whether the pool has changed.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// What is lent, and to which pool.
+pub struct Lend {
+    /// What is lent.
+    pub shelf: Arc<dyn Shelf>,
+    /// As whom.
+    pub member: Member,
+    /// The names of the pool.
+    pub catalog: Arc<dyn Catalog>,
+    /// To whom it says that it is alive.
+    pub manager: Arc<Peer>,
+    /// The key of the pool.
+    pub key: Key,
+}
+
+/// A benefactor at work. Dropped, it is gone without a word, as after a crash; [`Benefactor::leave`] gives away first.
+pub struct Benefactor {
+    keeper: Arc<Keeper>,
+    lend: Lend,
+    server: Option<Server>,
+    is_ending: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Benefactor {
+    /// Joins the pool and serves at `listener`.
+    pub fn join(lend: Lend, listener: std::net::TcpListener) -> Result<Benefactor> {
+        let member = lend.member.clone();
+        let joined = lend.catalog.append(true, &mut |state| {
+            // One that comes back to its folder is a member already.
+            let is_known = state.pool().members().get(&member.id) == Some(&member);
+            Ok(if is_known { Vec::new() } else { vec![Op::Pool(PoolOp::Join(member.clone()))] })
+        })?;
+        let keeper = Keeper::start(lend.member.id, lend.shelf.clone(), joined.pool(), lend.key.clone())?;
+        let service = BenefactorService { keeper: keeper.clone(), catalog: lend.catalog.clone() };
+        let server = Server::serve(listener, lend.key.clone(), Arc::new(service))?;
+        let is_ending = Arc::new(AtomicBool::new(false));
+        let watcher = Watcher {
+            keeper: keeper.clone(),
+            catalog: lend.catalog.clone(),
+            manager: lend.manager.clone(),
+            is_ending: is_ending.clone(),
+        };
+        let thread = std::thread::Builder::new().name("stdchk-watch".into()).spawn(move || watcher.watch());
+        let thread = thread.map_err(|error| Error::io("cannot watch the pool", error))?;
+        Ok(Benefactor { keeper, lend, server: Some(server), is_ending, thread: Some(thread) })
+    }
+
+    /// How it is.
+    pub fn report(&self) -> Report {
+        self.keeper.report()
+    }
+
+    /// Whether the pool has put it out: then it lends for nobody.
+    pub fn is_evicted(&self) -> bool {
+        self.keeper.is_evicted()
+    }
+
+    /// Says that it does not lend any more, gives away what it holds, for so long at most, and ends.
+    pub fn leave(mut self, patience: Duration) -> Result<()> {
+        let id = self.lend.member.id;
+        let left = self.lend.catalog.append(true, &mut |state| {
+            let there = state.pool().members().contains_key(&id);
+            Ok(if there { vec![Op::Pool(PoolOp::Leave(id))] } else { Vec::new() })
+        })?;
+        self.keeper.take_epoch(left.pool());
+        let begun = Instant::now();
+        while self.report().packs > 0 && begun.elapsed() < patience {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let behind = self.report().packs;
+        self.end();
+        match behind {
+            0 => Ok(()),
+            packs => {
+                let text = format!(
+                    "{packs} packs could not be given to others; those that nobody else has are lost"
+                );
+                Err(Error::new(Kind::Io, text))
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+        self.keeper.end();
+        self.server = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Benefactor {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Looks now and then what the pool is like, and says how this benefactor is.
+struct Watcher {
+    keeper: Arc<Keeper>,
+    catalog: Arc<dyn Catalog>,
+    manager: Arc<Peer>,
+    is_ending: Arc<AtomicBool>,
+}
+
+impl Watcher {
+    fn watch(&self) {
+        while !self.is_ending.load(Ordering::Relaxed) {
+            match self.catalog.state() {
+                Ok(state) => {
+                    let is_member = state.pool().members().contains_key(&self.keeper.id());
+                    self.keeper.take_epoch(state.pool());
+                    if !is_member && self.keeper.report().packs == 0 {
+                        self.keeper.evict();
+                    }
+                }
+                Err(error) => tracing::debug!("the pool's names cannot be read: {error}"),
+            }
+            match self.manager.ask(&Question::Alive(self.keeper.report()), &[]) {
+                Err(error) if error.kind() == Kind::Fenced => {
+                    tracing::warn!("{error}");
+                    self.keeper.evict();
+                }
+                Err(error) => tracing::debug!("nobody hears that this benefactor is alive: {error}"),
+                Ok(_) => {}
+            }
+            std::thread::sleep(EVERY);
+        }
+    }
+}
+
+struct BenefactorService {
+    keeper: Arc<Keeper>,
+    catalog: Arc<dyn Catalog>,
+}
+
+impl BenefactorService {
+    /// Refuses who knows an older epoch; learns of a newer one.
+    fn check_epoch(&self, epoch: u64) -> std::result::Result<(), Refusal> {
+        if epoch > self.keeper.epoch() {
+            self.keeper.take_epoch(self.catalog.state()?.pool());
+        }
+        let known = self.keeper.epoch();
+        if epoch < known { Err(Refusal::Stale(known)) } else { Ok(()) }
+    }
+}
+
+impl Service for BenefactorService {
+    fn answer(&self, question: Question, incoming: &mut Incoming) -> std::result::Result<Reply, Refusal> {
+        let shelf = self.keeper.shelf();
+        Ok(match question {
+            Question::Put { epoch, name, replaces, is_copy } => {
+                self.check_epoch(epoch)?;
+                if self.keeper.is_evicted() {
+                    return Err(Error::new(Kind::Fenced, "this benefactor does not lend any more").into());
+                }
+                let len = incoming.len;
+                shelf.take(name, len, replaces, incoming)?;
+                if is_copy {
+                    shelf.sync(&[name])?;
+                } else {
+                    self.keeper.copy_soon(name);
+                }
+                Reply::default()
+            }
+            Question::Sync { epoch, names } => {
+                self.check_epoch(epoch)?;
+                names.iter().try_for_each(|&name| shelf.length(name).map(drop))?;
+                shelf.sync(&names)?;
+                names.iter().try_for_each(|&name| self.keeper.secure(name).map(drop))?;
+                Reply::default()
+            }
+            Question::Length { epoch, name } => {
+                if epoch > 0 {
+                    self.check_epoch(epoch)?;
+                }
+                let length = shelf.length(name)?;
+                Reply::of(|w| w.u64(length))
+            }
+            Question::Read { name, offset, len } => {
+                Reply { bulk: Some(shelf.give(name, offset, len)?), ..Reply::default() }
+            }
+            Question::List { after } => {
+                let packs = shelf.list(after, LIST_MAX)?;
+                Reply::of(|w: &mut Writer| {
+                    w.varint(packs.len() as u64);
+                    for (name, len) in packs {
+                        w.raw(&name.to_bytes());
+                        w.varint(len);
+                    }
+                })
+            }
+            Question::Remove { names } => {
+                shelf.remove(&names)?;
+                Reply::default()
+            }
+            _ => return Err(Error::new(Kind::Unsupported, "a benefactor keeps no names").into()),
+        })
+    }
+}

@@ -1,0 +1,331 @@
+//! Seeing to it that packs lie where they belong, and as often as was promised.
+//!
+//! There is one way for all that: [`Keeper::secure`] goes down the order of a pack and gives it to whoever should have it and has not.
+//! It serves the copies of what was just put, the repair after somebody was lost, and the moves after somebody came. Nobody looks after
+//! the whole: each looks after what it holds.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use stdchk_catalog::Pool;
+use stdchk_object::{Error, Kind, PackName, Result};
+
+use crate::client::{Failure, View};
+use crate::shelf::Shelf;
+use crate::wire::{Key, Question, Report};
+
+/// Packs that are looked at with one listing.
+const BATCH: usize = 1024;
+/// How long nothing is tried again that just failed.
+const REST: Duration = Duration::from_millis(500);
+
+/// Looks after the packs of one benefactor.
+pub struct Keeper {
+    id: u64,
+    shelf: Arc<dyn Shelf>,
+    key: Key,
+    inner: Mutex<Inner>,
+    changed: Condvar,
+    is_ending: AtomicBool,
+    is_evicted: AtomicBool,
+}
+
+struct Inner {
+    view: Arc<View>,
+    /// What was put and has to be copied.
+    fresh: VecDeque<PackName>,
+    /// What is being secured at this moment.
+    at_work: HashSet<PackName>,
+    /// The epoch by which everything here was seen to.
+    settled: u64,
+    /// How far the round through everything has come.
+    round: Option<Round>,
+    behind: u64,
+}
+
+/// A walk through all that is held, for an epoch.
+#[derive(Clone, Copy)]
+struct Round {
+    epoch: u64,
+    after: Option<PackName>,
+    /// Whether everything so far was as it should be.
+    is_whole: bool,
+}
+
+/// What a thread of the keeper does next.
+enum Work {
+    Copy(PackName),
+    Walk(Round, Arc<View>),
+    Nothing,
+}
+
+impl Keeper {
+    /// Begins to look after a shelf.
+    pub fn start(id: u64, shelf: Arc<dyn Shelf>, pool: &Pool, key: Key) -> Result<Arc<Keeper>> {
+        let view = Arc::new(View::new(pool, None, &key));
+        let inner = Inner {
+            view,
+            fresh: VecDeque::new(),
+            at_work: HashSet::new(),
+            settled: 0,
+            round: None,
+            behind: 0,
+        };
+        let keeper = Arc::new(Keeper {
+            id,
+            shelf,
+            key,
+            inner: Mutex::new(inner),
+            changed: Condvar::new(),
+            is_ending: AtomicBool::new(false),
+            is_evicted: AtomicBool::new(false),
+        });
+        keeper.locked().begin_round();
+        for thread in 0..2 {
+            let keeper = keeper.clone();
+            let spawned = std::thread::Builder::new()
+                .name(format!("stdchk-keep-{thread}"))
+                .spawn(move || keeper.work());
+            spawned.map_err(|error| Error::io("cannot look after packs", error))?;
+        }
+        Ok(keeper)
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Whose packs these are.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// What it looks after.
+    pub fn shelf(&self) -> &dyn Shelf {
+        &*self.shelf
+    }
+
+    /// The epoch that is known here.
+    pub fn epoch(&self) -> u64 {
+        self.locked().view.current().number
+    }
+
+    /// Whether the pool has put this benefactor out.
+    pub fn is_evicted(&self) -> bool {
+        self.is_evicted.load(Ordering::Relaxed)
+    }
+
+    /// The pool has put this benefactor out.
+    pub fn evict(&self) {
+        self.is_evicted.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends all work.
+    pub fn end(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+        let _inner = self.locked();
+        self.changed.notify_all();
+    }
+
+    /// How this benefactor is.
+    pub fn report(&self) -> Report {
+        let usage = self.shelf.usage();
+        let inner = self.locked();
+        let behind = inner.behind + inner.fresh.len() as u64 + inner.at_work.len() as u64;
+        let (capacity, used, packs) = (usage.capacity, usage.used, usage.packs);
+        Report { member: self.id, settled: inner.settled, capacity, used, packs, behind }
+    }
+
+    /// Takes in what the pool is like. A new epoch begins a new round.
+    pub fn take_epoch(&self, pool: &Pool) {
+        let mut inner = self.locked();
+        let (epoch, settled) = (pool.epoch(), pool.settled());
+        let known = (inner.view.current().number, inner.view.epochs.last().map_or(0, |epoch| epoch.number));
+        if (epoch, settled) == known || epoch < known.0 {
+            return;
+        }
+        inner.view = Arc::new(View::new(pool, Some(&inner.view), &self.key));
+        if epoch != known.0 {
+            inner.begin_round();
+            self.changed.notify_all();
+        }
+    }
+
+    /// Has a pack copied to those who should have it, too.
+    pub fn copy_soon(&self, name: PackName) {
+        let mut inner = self.locked();
+        if inner.view.class.replicas > 1 {
+            inner.fresh.push_back(name);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Gives a pack to those who should have it and have not; whether it must stay here. An error where there are fewer copies than were
+    /// promised.
+    ///
+    /// It may go only when all those have it whom the order names if nobody refuses, and who all know the epoch by which it is named: these
+    /// never give it up themselves. So it cannot be that two give it up at once, each because the other one has it.
+    pub fn secure(&self, name: PackName) -> Result<bool> {
+        let mut inner = self.locked();
+        // Whoever is at it already does it for all; but he may have begun with an older epoch.
+        while !inner.at_work.insert(name) {
+            inner = self.changed.wait(inner).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        let view = inner.view.clone();
+        drop(inner);
+        let secured = self.secure_in(&view, name);
+        self.locked().at_work.remove(&name);
+        self.changed.notify_all();
+        secured
+    }
+
+    fn secure_in(&self, view: &View, name: PackName) -> Result<bool> {
+        let mut failures = Vec::new();
+        let takers = view.takers(name, |id| {
+            id == self.id || self.give_to(view, id, name).map_err(|error| failures.push(error)).is_ok()
+        });
+        let wanted = usize::from(view.class.replicas);
+        let stays = view.members().any(|(id, _)| id == self.id);
+        if takers.len() >= wanted {
+            return Ok(stays && (takers.contains(&self.id) || takers != view.takers(name, |_| true)));
+        }
+        // Being here counts, too, for as long as there is nobody better; but not with one that leaves.
+        let here = usize::from(stays && !takers.contains(&self.id) && self.shelf.length(name).is_ok());
+        if takers.len() + here >= wanted {
+            return Ok(true);
+        }
+        let text = format!("pack {name} has {} of {wanted} copies", takers.len() + here);
+        Err(match failures.into_iter().next() {
+            Some(error) => error.within(text),
+            None => Error::new(Kind::Io, format!("{text}: the pool has too few benefactors")),
+        })
+    }
+
+    /// Sees to it that another one has a pack.
+    fn give_to(&self, view: &View, id: u64, name: PackName) -> Result<()> {
+        let peer = view.peer(id);
+        let failed = |failure: Failure| failure.into_error(peer.address());
+        let epoch = view.current().number;
+        match peer.try_ask(&Question::Length { epoch, name }, &[], None) {
+            Ok(_) => return Ok(()),
+            Err(Failure::Refused(error)) if error.kind() == Kind::NotFound => {}
+            Err(failure) => return Err(failed(failure)),
+        }
+        let bulk = self.shelf.give(name, 0, self.shelf.length(name)?)?;
+        let question = Question::Put { epoch, name, replaces: false, is_copy: true };
+        match peer.try_ask(&question, &bulk.slices(), None) {
+            Ok(_) => Ok(()),
+            Err(Failure::Refused(error)) if error.kind() == Kind::Exists => Ok(()),
+            Err(failure) => Err(failed(failure)),
+        }
+    }
+
+    fn work(&self) {
+        while !self.is_ending.load(Ordering::Relaxed) {
+            match self.next_work() {
+                Work::Copy(name) => self.copy(name),
+                Work::Walk(round, view) => self.walk(round, &view),
+                Work::Nothing => {}
+            }
+        }
+    }
+
+    /// What to do next: what was just put comes first.
+    fn next_work(&self) -> Work {
+        let mut inner = self.locked();
+        if let Some(name) = inner.fresh.pop_front() {
+            return Work::Copy(name);
+        }
+        if let Some(round) = inner.round.take() {
+            return Work::Walk(round, inner.view.clone());
+        }
+        drop(self.changed.wait_timeout(inner, REST));
+        Work::Nothing
+    }
+
+    fn copy(&self, name: PackName) {
+        match self.secure(name) {
+            Ok(_) => {}
+            Err(error) if error.kind() == Kind::NotFound => {}
+            Err(error) => {
+                tracing::debug!("{error}");
+                self.rest();
+                // The next round finds it again.
+                self.locked().begin_round();
+            }
+        }
+    }
+
+    fn rest(&self) {
+        let inner = self.locked();
+        if !self.is_ending.load(Ordering::Relaxed) {
+            drop(self.changed.wait_timeout(inner, REST));
+        }
+    }
+
+    /// Goes on with a round: one batch.
+    fn walk(&self, mut round: Round, view: &View) {
+        if self.is_evicted() || round.epoch != view.current().number {
+            return;
+        }
+        let packs = self.shelf.list(round.after, BATCH).unwrap_or_default();
+        for &(name, _) in &packs {
+            if self.is_ending.load(Ordering::Relaxed) || self.epoch() != round.epoch {
+                return;
+            }
+            match self.secure(name) {
+                Ok(true) => {}
+                Ok(false) => self.give_up(round.epoch, name),
+                Err(error) if error.kind() == Kind::NotFound => {}
+                Err(error) => {
+                    tracing::debug!("{error}");
+                    round.is_whole = false;
+                    self.locked().behind += 1;
+                }
+            }
+        }
+        match packs.last() {
+            Some(&(last, _)) => {
+                round.after = Some(last);
+                self.go_on(round);
+            }
+            None if round.is_whole => {
+                let mut inner = self.locked();
+                inner.settled = inner.settled.max(round.epoch);
+                inner.behind = 0;
+            }
+            None => {
+                self.rest();
+                self.locked().behind = 0;
+                self.go_on(Round { after: None, is_whole: true, ..round });
+            }
+        }
+    }
+
+    /// Removes a pack that others have, unless there is a newer epoch, by which they may have been told so no more.
+    fn give_up(&self, epoch: u64, name: PackName) {
+        let inner = self.locked();
+        if inner.view.current().number == epoch
+            && let Err(error) = self.shelf.remove(&[name])
+        {
+            tracing::debug!("{error}");
+        }
+    }
+
+    fn go_on(&self, round: Round) {
+        let mut inner = self.locked();
+        if inner.view.current().number == round.epoch && inner.round.is_none() {
+            inner.round = Some(round);
+            self.changed.notify_one();
+        }
+    }
+}
+
+impl Inner {
+    fn begin_round(&mut self) {
+        self.behind = 0;
+        self.round = Some(Round { epoch: self.view.current().number, after: None, is_whole: true });
+    }
+}

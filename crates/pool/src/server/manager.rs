@@ -1,0 +1,233 @@
+//! Keeping the names for a pool that has no other catalog.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use stdchk_catalog::{Catalog, Op, PoolOp};
+use stdchk_catalog_log::{LogCatalog, Tail};
+use stdchk_object::wire::Writer;
+use stdchk_object::{Error, Kind, Result};
+use stdchk_store::Objects;
+
+use super::serve::{Incoming, Refusal, Reply, Service};
+use crate::shelf::Bulk;
+use crate::wire::{Question, Report};
+
+/// Folders in which a pool's members may keep objects.
+const FOLDERS: [&str; 1] = ["index"];
+/// Objects that they may keep beside these.
+const OBJECTS: [&str; 2] = ["named", "stdchk"];
+
+/// A catalog and a folder of small objects, for others.
+pub struct ManagerService {
+    catalog: Arc<LogCatalog>,
+    objects: Arc<dyn Objects>,
+    reports: Mutex<HashMap<u64, Heard>>,
+    /// How long nothing may be heard of a benefactor before it counts as lost.
+    patience: Duration,
+}
+
+/// What was heard of a benefactor, if anything, since this process or the benefactor's membership began.
+#[derive(Clone, Copy)]
+struct Heard {
+    report: Option<Report>,
+    at: Instant,
+}
+
+/// Records and snapshots, as they lie in memory.
+struct Records(Vec<Arc<[u8]>>);
+
+impl Bulk for Records {
+    fn slices(&self) -> Vec<&[u8]> {
+        self.0.iter().map(|record| &**record).collect()
+    }
+}
+
+fn tail_reply(mut writer: Writer, tail: Tail) -> Reply {
+    writer.u64(tail.boot);
+    writer.u8(u8::from(tail.snapshot.is_some()));
+    let records: Vec<Arc<[u8]>> = tail.snapshot.map(Arc::from).into_iter().chain(tail.records).collect();
+    writer.varint(records.len() as u64);
+    records.iter().for_each(|record| writer.varint(record.len() as u64));
+    Reply { body: writer.into_bytes(), bulk: Some(Box::new(Records(records))) }
+}
+
+impl ManagerService {
+    /// Serves `catalog` and `objects`.
+    pub fn new(catalog: Arc<LogCatalog>, objects: Arc<dyn Objects>, patience: Duration) -> ManagerService {
+        ManagerService { catalog, objects, reports: Mutex::default(), patience }
+    }
+
+    fn reports(&self) -> MutexGuard<'_, HashMap<u64, Heard>> {
+        self.reports.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Notes how a benefactor is. When all say that they are done with an epoch it is settled: all who lend, and those who have left
+    /// and still give away.
+    fn take_report(&self, report: Report) -> Result<()> {
+        let state = self.catalog.state()?;
+        let pool = state.pool();
+        let belongs =
+            |id: u64| pool.members().contains_key(&id) || pool.leavers().any(|member| member.id == id);
+        if !belongs(report.member) {
+            let text = format!("benefactor {:016x} does not belong to the pool any more", report.member);
+            return Err(Error::new(Kind::Fenced, text));
+        }
+        let done = {
+            let mut reports = self.reports();
+            reports.insert(report.member, Heard { report: Some(report), at: Instant::now() });
+            reports.retain(|&id, _| belongs(id));
+            let settled =
+                |id: &u64| reports.get(id).and_then(|heard| heard.report).map_or(0, |report| report.settled);
+            let is_alive =
+                |id: &u64| reports.get(id).is_some_and(|heard| heard.at.elapsed() <= self.patience);
+            let leaving = pool.leavers().map(|member| &member.id).filter(|id| is_alive(id));
+            pool.members().keys().chain(leaving).map(settled).min().unwrap_or(0)
+        };
+        if done > pool.settled() {
+            self.catalog.append(false, &mut |state| {
+                let newer = done > state.pool().settled() && done <= state.pool().epoch();
+                Ok(if newer { vec![Op::Pool(PoolOp::Settle(done))] } else { Vec::new() })
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes those out of the pool who were not heard of for too long.
+    pub fn evict_silent(&self) -> Result<Vec<u64>> {
+        let state = self.catalog.state()?;
+        let silent: Vec<u64> = {
+            let mut reports = self.reports();
+            let mut is_silent = |member: &u64| {
+                // One of whom nothing was heard since this process began has all its patience before it.
+                let heard = reports.entry(*member).or_insert(Heard { report: None, at: Instant::now() });
+                heard.at.elapsed() > self.patience
+            };
+            state.pool().members().keys().copied().filter(|member| is_silent(member)).collect()
+        };
+        for &member in &silent {
+            self.catalog.append(true, &mut |state| {
+                let there = state.pool().members().contains_key(&member);
+                Ok(if there { vec![Op::Pool(PoolOp::Leave(member))] } else { Vec::new() })
+            })?;
+        }
+        Ok(silent)
+    }
+}
+
+fn check_object(name: &str) -> Result<()> {
+    let folder = name.split_once('/');
+    let is_plain = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric());
+    let allowed = match folder {
+        Some((folder, name)) => FOLDERS.contains(&folder) && is_plain(name),
+        None => OBJECTS.contains(&name),
+    };
+    if allowed { Ok(()) } else { Err(Error::invalid(format!("{name:?} is no name of an object of a pool"))) }
+}
+
+fn check_folder(name: &str) -> Result<()> {
+    if FOLDERS.contains(&name) {
+        Ok(())
+    } else {
+        Err(Error::invalid(format!("{name:?} is no folder of a pool")))
+    }
+}
+
+impl Service for ManagerService {
+    fn answer(&self, question: Question, incoming: &mut Incoming) -> std::result::Result<Reply, Refusal> {
+        let flag = |flag: bool| Reply::of(|w| w.u8(u8::from(flag)));
+        let done = |()| Reply::default();
+        let catalog = &*self.catalog;
+        let reply = match question {
+            Question::Tail { boot, number } => tail_reply(Writer::new(), catalog.tail(boot, number)?),
+            Question::Append { boot, number, durable, ops } => {
+                let submitted = catalog.submit(boot, number, ops, durable)?;
+                let mut writer = Writer::new();
+                writer.u8(u8::from(submitted.accepted));
+                tail_reply(writer, submitted.tail)
+            }
+            Question::Beat { session } => catalog.beat(session).map(done)?,
+            Question::BeatAges => {
+                let ages = catalog.beat_ages()?;
+                Reply::of(|w| {
+                    w.varint(ages.len() as u64);
+                    for (session, age) in ages {
+                        w.u64(session.0);
+                        w.varint(age.as_millis() as u64);
+                    }
+                })
+            }
+            Question::ForgetBeats { sessions } => catalog.forget_beats(&sessions).map(done)?,
+            Question::Check => {
+                let problems = catalog.verify()?;
+                Reply::of(|w| {
+                    w.varint(problems.len() as u64);
+                    problems.iter().for_each(|problem| w.string(problem));
+                })
+            }
+            Question::Alive(report) => self.take_report(report).map(done)?,
+            Question::Reports => {
+                let reports = self.reports();
+                let heard = reports.values().filter_map(|heard| Some((heard.report?, heard.at)));
+                let heard: Vec<(Report, Instant)> = heard.collect();
+                Reply::of(|w| {
+                    w.varint(heard.len() as u64);
+                    for (report, at) in heard {
+                        report.encode(w);
+                        w.varint(at.elapsed().as_millis() as u64);
+                    }
+                })
+            }
+            Question::Create { name, durable } => {
+                check_object(&name)?;
+                flag(self.objects.create(&name, &incoming.object()?, durable)?)
+            }
+            Question::Replace { name, durable } => {
+                check_object(&name)?;
+                self.objects.replace(&name, &incoming.object()?, durable).map(done)?
+            }
+            Question::Get { name, offset, len } => {
+                check_object(&name)?;
+                let bytes = match (offset, len) {
+                    (0, u64::MAX) => self.objects.get(&name)?,
+                    _ => self.objects.get_range(&name, offset, usize::try_from(len).unwrap_or(usize::MAX))?,
+                };
+                let is_there = flag(bytes.is_some());
+                Reply { bulk: bytes.map(|bytes| Box::new(bytes) as Box<dyn Bulk>), ..is_there }
+            }
+            Question::Names { folder } => {
+                check_folder(&folder)?;
+                let names = self.objects.names(&folder)?;
+                Reply::of(|w| {
+                    w.varint(names.len() as u64);
+                    names.iter().for_each(|name| w.string(name));
+                })
+            }
+            Question::Delete { names } => {
+                names.iter().try_for_each(|name| check_object(name))?;
+                self.objects.delete(&names).map(done)?
+            }
+            Question::Ages { folder } => {
+                check_folder(&folder)?;
+                let ages = self.objects.ages(&folder)?;
+                Reply::of(|w| {
+                    w.varint(ages.len() as u64);
+                    for (name, age) in &ages {
+                        w.string(name);
+                        w.varint(age.as_millis() as u64);
+                    }
+                })
+            }
+            Question::Put { .. }
+            | Question::Sync { .. }
+            | Question::Length { .. }
+            | Question::Read { .. }
+            | Question::List { .. }
+            | Question::Remove { .. } => {
+                return Err(Error::new(Kind::Unsupported, "a manager keeps no packs").into());
+            }
+        };
+        Ok(reply)
+    }
+}

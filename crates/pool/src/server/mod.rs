@@ -1,0 +1,10 @@
+//! The side that answers.
+
+mod benefactor;
+mod keeper;
+mod manager;
+mod serve;
+
+pub use benefactor::{Benefactor, Lend};
+pub use manager::ManagerService;
+pub use serve::{Server, Service};

@@ -1,0 +1,227 @@
+//! Listening, and one thread for each connection.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use stdchk_object::wire::Writer;
+use stdchk_object::{Error, Kind, Result};
+
+use crate::shelf::{Bulk, Source};
+use crate::wire::{ANSWER, Channel, Key, Question, REFUSAL, STALE, TcpLink, encode_refusal, listen};
+
+/// Connections at a time. Each costs a thread that mostly sleeps.
+const CONNECTIONS_MAX: usize = 4096;
+/// A thread that serves needs little of it.
+const STACK_BYTES: usize = 256 << 10;
+/// Bytes of an object or an answer that is held in memory at once.
+const OBJECT_BYTES_MAX: u64 = 256 << 20;
+
+/// Whoever answers questions.
+pub trait Service: Send + Sync {
+    /// Answers one; what comes with it must be taken from `incoming`, or is passed over.
+    fn answer(&self, question: Question, incoming: &mut Incoming) -> std::result::Result<Reply, Refusal>;
+}
+
+/// An answer.
+#[derive(Default)]
+pub struct Reply {
+    /// Its body.
+    pub body: Vec<u8>,
+    /// Its bulk.
+    pub bulk: Option<Box<dyn Bulk>>,
+}
+
+impl Reply {
+    /// One that is only a body.
+    pub fn of(write: impl FnOnce(&mut Writer)) -> Reply {
+        let mut writer = Writer::new();
+        write(&mut writer);
+        Reply { body: writer.into_bytes(), bulk: None }
+    }
+}
+
+/// Why a question is not answered.
+pub enum Refusal {
+    /// The asker must learn of this epoch first.
+    Stale(u64),
+    /// It cannot be done.
+    Failed(Error),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        Refusal::Failed(error)
+    }
+}
+
+/// What comes with a question.
+pub struct Incoming<'c> {
+    channel: &'c mut Channel,
+    /// Bytes of it.
+    pub len: u64,
+    left: u64,
+    /// Whether the code of the frame was received.
+    is_finished: bool,
+    /// Whether the connection is of no more use.
+    is_lost: bool,
+}
+
+impl Incoming<'_> {
+    /// All of it, where it is an object and no pack.
+    pub fn object(&mut self) -> Result<Vec<u8>> {
+        if self.len > OBJECT_BYTES_MAX {
+            return Err(Error::invalid(format!("an object of {} bytes is too long", self.len)));
+        }
+        const STEP: u64 = 1 << 20;
+        let mut bytes = Vec::new();
+        while self.left > 0 {
+            let start = bytes.len();
+            bytes.resize(start + self.left.min(STEP) as usize, 0);
+            self.fill(&mut bytes[start..])?;
+        }
+        self.finish()?;
+        Ok(bytes)
+    }
+}
+
+impl Source for Incoming<'_> {
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
+        let filled = self.channel.receive_bulk(buffer);
+        self.left = self.left.saturating_sub(buffer.len() as u64);
+        self.is_lost |= filled.is_err();
+        filled
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        if self.is_finished {
+            return Ok(());
+        }
+        if self.left > 0 {
+            return Err(Error::corrupt("a frame with more bulk than it should have"));
+        }
+        let finished = self.channel.finish();
+        self.is_finished = true;
+        self.is_lost |= finished.is_err();
+        finished
+    }
+}
+
+/// A process that listens.
+pub struct Server {
+    address: SocketAddr,
+    is_ending: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens at `address`, a host and a port; port 0 is any that is free. Questions are answered as soon as
+    /// [`Server::serve`] says by whom.
+    pub fn bind(address: &str) -> Result<(TcpListener, SocketAddr)> {
+        listen(address)
+    }
+
+    /// Serves those who connect and know the key, until it is dropped.
+    pub fn serve(listener: TcpListener, key: Key, service: Arc<dyn Service>) -> Result<Server> {
+        let cannot = |error| Error::io("cannot serve", error);
+        let address = listener.local_addr().map_err(cannot)?;
+        let is_ending = Arc::new(AtomicBool::new(false));
+        let ending = is_ending.clone();
+        let accept = move || accept_all(&listener, &key, &service, &ending);
+        let thread =
+            std::thread::Builder::new().name("stdchk-accept".into()).spawn(accept).map_err(cannot)?;
+        Ok(Server { address, is_ending, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+        // Wakes the one that accepts.
+        let _ = TcpStream::connect(self.address);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn accept_all(listener: &TcpListener, key: &Key, service: &Arc<dyn Service>, is_ending: &Arc<AtomicBool>) {
+    let connections = Arc::new(AtomicUsize::new(0));
+    loop {
+        let accepted = listener.accept();
+        if is_ending.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok((stream, from)) = accepted else {
+            // Most likely too many files are open; some will be closed.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            continue;
+        };
+        if connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+            connections.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!("{from} is turned away: there are {CONNECTIONS_MAX} connections");
+            continue;
+        }
+        let (key, service, ending, count) =
+            (key.clone(), service.clone(), is_ending.clone(), connections.clone());
+        let talk = move || {
+            if let Err(error) = talk(stream, &key, &*service, &ending) {
+                tracing::debug!("{from}: {error}");
+            }
+            count.fetch_sub(1, Ordering::Relaxed);
+        };
+        let spawned =
+            std::thread::Builder::new().name("stdchk-serve".into()).stack_size(STACK_BYTES).spawn(talk);
+        if let Err(error) = spawned {
+            connections.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!("{from} is turned away: {error}");
+        }
+    }
+}
+
+/// Answers what comes over one connection.
+fn talk(stream: TcpStream, key: &Key, service: &dyn Service, is_ending: &AtomicBool) -> Result<()> {
+    let link = TcpLink::new(stream).map_err(|error| Error::io("a connection cannot be used", error))?;
+    let mut channel = Channel::accept(Box::new(link), key)?;
+    while let Some(frame) = channel.receive(None)? {
+        if is_ending.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut incoming = Incoming {
+            len: frame.bulk,
+            left: frame.bulk,
+            is_finished: frame.bulk == 0,
+            is_lost: false,
+            channel: &mut channel,
+        };
+        let answered = match Question::decode(frame.kind, &frame.body) {
+            Ok(question) => service.answer(question, &mut incoming),
+            Err(error) => Err(error.into()),
+        };
+        let (is_finished, is_lost) = (incoming.is_finished, incoming.is_lost);
+        if is_lost {
+            return Err(Error::new(Kind::Io, "what came with a question is not what was sent"));
+        }
+        if !is_finished {
+            channel.skip_bulk()?;
+            channel.finish()?;
+        }
+        match answered {
+            Ok(reply) => {
+                let slices = reply.bulk.as_ref().map(|bulk| bulk.slices()).unwrap_or_default();
+                channel.send(ANSWER, &reply.body, &slices)?;
+            }
+            Err(Refusal::Stale(epoch)) => {
+                channel.send(STALE, &Reply::of(|w| w.varint(epoch)).body, &[])?;
+            }
+            Err(Refusal::Failed(error)) => channel.send(REFUSAL, &encode_refusal(&error), &[])?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! Memory that is lent, in blocks: they are got when they are first needed, used again, and given back when the packs in them go.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use stdchk_object::{Error, Kind, PackName, Result};
+
+use super::{Bulk, Shelf, Source, Usage};
+
+/// Small enough that little is lost at the end of a pack, large enough that blocks cost nothing.
+const BLOCK_BYTES: usize = 64 << 10;
+/// Blocks without a pack that are kept, because memory that was never touched is slow to get.
+const SPARE_BLOCKS: usize = 1024;
+
+type Block = Box<[u8]>;
+
+/// A pack in memory.
+struct Pack {
+    len: u64,
+    blocks: Vec<Block>,
+    /// Of each block: what rots in memory does not leave it.
+    sums: Vec<u64>,
+    home: Arc<Mutex<Vec<Block>>>,
+}
+
+impl Drop for Pack {
+    fn drop(&mut self) {
+        let mut spare = self.home.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        while spare.len() < SPARE_BLOCKS
+            && let Some(block) = self.blocks.pop()
+        {
+            spare.push(block);
+        }
+    }
+}
+
+/// Memory as a shelf.
+pub struct LentMemory {
+    capacity: u64,
+    inner: Mutex<Inner>,
+    spare: Arc<Mutex<Vec<Block>>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    packs: BTreeMap<PackName, Arc<Pack>>,
+    /// Bytes of blocks of packs that are there, and of those that are being taken.
+    used: u64,
+}
+
+/// Bytes of blocks that a pack needs.
+fn room_for(len: u64) -> u64 {
+    len.div_ceil(BLOCK_BYTES as u64) * BLOCK_BYTES as u64
+}
+
+fn missing(name: PackName) -> Error {
+    Error::new(Kind::NotFound, format!("pack {name} is not here"))
+}
+
+impl LentMemory {
+    /// Lends so many bytes.
+    pub fn new(capacity: u64) -> LentMemory {
+        LentMemory { capacity, inner: Mutex::default(), spare: Arc::default() }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn find(&self, name: PackName) -> Result<Arc<Pack>> {
+        self.inner().packs.get(&name).cloned().ok_or_else(|| missing(name))
+    }
+
+    fn block(&self) -> Block {
+        let spare = self.spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
+        spare.unwrap_or_else(|| vec![0; BLOCK_BYTES].into())
+    }
+
+    fn fill(&self, len: u64, source: &mut dyn Source) -> Result<Pack> {
+        let mut pack = Pack { len, blocks: Vec::new(), sums: Vec::new(), home: self.spare.clone() };
+        let mut left = len;
+        while left > 0 {
+            let mut block = self.block();
+            let some = left.min(BLOCK_BYTES as u64) as usize;
+            source.fill(&mut block[..some])?;
+            pack.sums.push(sum(&block[..some]));
+            pack.blocks.push(block);
+            left -= some as u64;
+        }
+        source.finish()?;
+        Ok(pack)
+    }
+}
+
+/// Tells rot, not malice: those who read check hashes themselves.
+fn sum(bytes: &[u8]) -> u64 {
+    twox_hash::XxHash3_64::oneshot(bytes)
+}
+
+impl Pack {
+    /// The bytes of a block, as far as the pack reaches.
+    fn block(&self, at: usize) -> &[u8] {
+        let begin = (at * BLOCK_BYTES) as u64;
+        &self.blocks[at][..(self.len - begin).min(BLOCK_BYTES as u64) as usize]
+    }
+}
+
+/// Some bytes of a pack, which stays as long as they are needed.
+struct Part {
+    pack: Arc<Pack>,
+    offset: u64,
+    len: u64,
+}
+
+impl Bulk for Part {
+    fn slices(&self) -> Vec<&[u8]> {
+        let (mut at, end) = (self.offset, self.offset + self.len);
+        let mut slices = Vec::new();
+        while at < end {
+            let (block, skip) = ((at / BLOCK_BYTES as u64) as usize, (at % BLOCK_BYTES as u64) as usize);
+            let bytes = &self.pack.block(block)[skip..];
+            let bytes = &bytes[..bytes.len().min((end - at) as usize)];
+            slices.push(bytes);
+            at += bytes.len() as u64;
+        }
+        slices
+    }
+}
+
+impl Shelf for LentMemory {
+    fn take(&self, name: PackName, len: u64, replaces: bool, source: &mut dyn Source) -> Result<()> {
+        let room = room_for(len);
+        {
+            let mut inner = self.inner();
+            if inner.packs.contains_key(&name) && !replaces {
+                return Err(Error::new(Kind::Exists, format!("pack {name} is here already")));
+            }
+            if room > self.capacity.saturating_sub(inner.used) {
+                return Err(Error::new(Kind::Full, format!("no room for the {len} bytes of pack {name}")));
+            }
+            // Room is taken before bytes come, so that all who are under way have theirs.
+            inner.used += room;
+        }
+        let taken = self.fill(len, source);
+        let mut inner = self.inner();
+        let outcome = match taken {
+            Ok(_) if inner.packs.contains_key(&name) && !replaces => {
+                Err(Error::new(Kind::Exists, format!("pack {name} is here already")))
+            }
+            Ok(pack) => Ok(inner.packs.insert(name, Arc::new(pack))),
+            Err(error) => Err(error),
+        };
+        match &outcome {
+            Ok(old) => inner.used -= old.as_ref().map_or(0, |old| room_for(old.len)),
+            Err(_) => inner.used -= room,
+        }
+        outcome.map(drop)
+    }
+
+    fn give(&self, name: PackName, offset: u64, len: u64) -> Result<Box<dyn Bulk>> {
+        let pack = self.find(name)?;
+        let Some(end) = offset.checked_add(len).filter(|&end| end <= pack.len) else {
+            return Err(Error::corrupt(format!("pack {name} ends before byte {offset}+{len}")));
+        };
+        let block = BLOCK_BYTES as u64;
+        for at in (offset / block) as usize..end.div_ceil(block) as usize {
+            if sum(pack.block(at)) != pack.sums[at] {
+                return Err(Error::corrupt(format!("pack {name} has rotted in memory")));
+            }
+        }
+        Ok(Box::new(Part { pack, offset, len }))
+    }
+
+    fn length(&self, name: PackName) -> Result<u64> {
+        self.find(name).map(|pack| pack.len)
+    }
+
+    fn sync(&self, names: &[PackName]) -> Result<()> {
+        names.iter().try_for_each(|&name| self.find(name).map(drop))
+    }
+
+    fn list(&self, after: Option<PackName>, most: usize) -> Result<Vec<(PackName, u64)>> {
+        let inner = self.inner();
+        let behind = inner.packs.iter().filter(|(name, _)| after.is_none_or(|after| **name > after));
+        Ok(behind.take(most).map(|(name, pack)| (*name, pack.len)).collect())
+    }
+
+    fn remove(&self, names: &[PackName]) -> Result<()> {
+        let mut inner = self.inner();
+        let gone: Vec<Arc<Pack>> = names.iter().filter_map(|name| inner.packs.remove(name)).collect();
+        inner.used -= gone.iter().map(|pack| room_for(pack.len)).sum::<u64>();
+        // Their memory is given back when the last reader is done, and not under this lock.
+        drop(inner);
+        drop(gone);
+        Ok(())
+    }
+
+    fn usage(&self) -> Usage {
+        let inner = self.inner();
+        Usage { capacity: self.capacity, used: inner.used, packs: inner.packs.len() as u64 }
+    }
+}

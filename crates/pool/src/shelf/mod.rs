@@ -1,0 +1,58 @@
+//! What a benefactor lends: memory or a folder, with a limit.
+
+mod disk;
+mod memory;
+
+use stdchk_object::{PackName, Result};
+
+pub use disk::LentDisk;
+pub use memory::LentMemory;
+
+/// How full a shelf is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes that it may hold.
+    pub capacity: u64,
+    /// Bytes that it holds.
+    pub used: u64,
+    /// Packs that it holds.
+    pub packs: u64,
+}
+
+/// Where the bytes of a pack come from.
+pub trait Source {
+    /// Fills a buffer with the next ones.
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<()>;
+    /// Says whether all of them are what they should be. Until then nobody may see them.
+    fn finish(&mut self) -> Result<()>;
+}
+
+/// Bytes of a pack, wherever they lie.
+pub trait Bulk: Send {
+    /// In order.
+    fn slices(&self) -> Vec<&[u8]>;
+}
+
+impl Bulk for Vec<u8> {
+    fn slices(&self) -> Vec<&[u8]> {
+        vec![self]
+    }
+}
+
+/// A place for packs that is lent. Bytes are checked when they are given: what has rotted is an error, and never leaves.
+pub trait Shelf: Send + Sync {
+    /// Takes a pack, if there is room; over one of that name only if it `replaces`.
+    fn take(&self, name: PackName, len: u64, replaces: bool, source: &mut dyn Source) -> Result<()>;
+    /// Gives some bytes of a pack.
+    fn give(&self, name: PackName, offset: u64, len: u64) -> Result<Box<dyn Bulk>>;
+    /// The length of a pack.
+    fn length(&self, name: PackName) -> Result<u64>;
+    /// Makes packs survive a power cut, where that is possible at all.
+    fn sync(&self, names: &[PackName]) -> Result<()>;
+    /// At most `most` packs and their lengths, in order, behind one of them.
+    fn list(&self, after: Option<PackName>, most: usize) -> Result<Vec<(PackName, u64)>>;
+    /// Removes packs; those that are not there are passed over.
+    fn remove(&self, names: &[PackName]) -> Result<()>;
+    /// How full it is.
+    fn usage(&self) -> Usage;
+}

@@ -1,0 +1,169 @@
+//! Frames: sent whole or not at all, and believed only when their code is right.
+
+use std::io;
+use std::time::Duration;
+
+use stdchk_object::{Error, Kind, Result};
+
+use super::key::{CODE_BYTES, code, same};
+use super::link::Link;
+
+const HEAD_BYTES: usize = 16;
+/// The longest body.
+pub const BODY_BYTES_MAX: usize = 16 << 20;
+/// The longest bulk.
+pub const BULK_BYTES_MAX: u64 = 1 << 30;
+/// Bytes that are hashed and sent, or received and hashed, while they are in the processor's cache.
+const STEP_BYTES: usize = 256 << 10;
+/// How long one step of a frame may take. Whoever takes longer is gone, or as good as gone.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A connection whose two sides know each other.
+pub struct Channel {
+    link: Box<dyn Link>,
+    sent: Direction,
+    received: Direction,
+    /// Of the frame that is being received.
+    hasher: blake3::Hasher,
+    bulk_left: u64,
+}
+
+/// What goes one way.
+pub struct Direction {
+    key: [u8; 32],
+    frames: u64,
+}
+
+impl Direction {
+    pub fn new(key: [u8; 32]) -> Direction {
+        Direction { key, frames: 0 }
+    }
+
+    /// Begins the code of the next frame.
+    fn hasher(&mut self) -> blake3::Hasher {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(&self.frames.to_le_bytes());
+        self.frames += 1;
+        hasher
+    }
+}
+
+/// A frame that has arrived but for its bulk, which must be received next. Nothing of it is proven before [`Channel::finish`].
+pub struct Frame {
+    /// What it is.
+    pub kind: u8,
+    /// Its body.
+    pub body: Vec<u8>,
+    /// Bytes of its bulk.
+    pub bulk: u64,
+}
+
+impl Channel {
+    /// Over a link whose keys are agreed upon.
+    pub fn new(link: Box<dyn Link>, sent: Direction, received: Direction) -> Channel {
+        Channel { link, sent, received, hasher: blake3::Hasher::new(), bulk_left: 0 }
+    }
+
+    /// Sends a frame.
+    pub fn send(&mut self, kind: u8, body: &[u8], bulk: &[&[u8]]) -> Result<()> {
+        let bulk_len: u64 = bulk.iter().map(|piece| piece.len() as u64).sum();
+        if body.len() > BODY_BYTES_MAX || bulk_len > BULK_BYTES_MAX {
+            return Err(Error::invalid("a message is longer than a frame may be"));
+        }
+        let mut head = [0; HEAD_BYTES];
+        head[0] = kind;
+        head[4..8].copy_from_slice(&(body.len() as u32).to_le_bytes());
+        head[8..].copy_from_slice(&bulk_len.to_le_bytes());
+        let mut hasher = self.sent.hasher();
+        hasher.update(&head);
+        hasher.update(body);
+        // What is small goes with one call.
+        let mut waiting: Vec<&[u8]> = vec![&head, body];
+        let mut waiting_len = HEAD_BYTES + body.len();
+        for step in bulk.iter().flat_map(|piece| piece.chunks(STEP_BYTES)) {
+            hasher.update(step);
+            waiting.push(step);
+            waiting_len += step.len();
+            if waiting_len >= STEP_BYTES {
+                self.link.send(&waiting).map_err(lost)?;
+                waiting.clear();
+                waiting_len = 0;
+            }
+        }
+        let code = code(&hasher);
+        waiting.push(&code);
+        self.link.send(&waiting).map_err(lost)
+    }
+
+    /// Waits for the next frame, so long for its first byte; `None` when the other side has ended between two of them.
+    pub fn receive(&mut self, patience: Option<Duration>) -> Result<Option<Frame>> {
+        let mut head = [0; HEAD_BYTES];
+        self.link.set_patience(patience).map_err(lost)?;
+        let Some(first) = self.link.receive_first().map_err(lost)? else { return Ok(None) };
+        self.link.set_patience(Some(PATIENCE)).map_err(lost)?;
+        head[0] = first;
+        self.link.receive(&mut head[1..]).map_err(lost)?;
+        let body_len = u32::from_le_bytes(head[4..8].try_into().expect("4 of 16 bytes")) as usize;
+        let bulk = u64::from_le_bytes(head[8..].try_into().expect("8 of 16 bytes"));
+        if head[1..4] != [0; 3] || body_len > BODY_BYTES_MAX || bulk > BULK_BYTES_MAX {
+            return Err(Error::corrupt("a frame with a head that cannot be"));
+        }
+        self.hasher = self.received.hasher();
+        self.hasher.update(&head);
+        let mut body = Vec::new();
+        // Memory only for what has come: the length is proven last.
+        while body.len() < body_len {
+            let start = body.len();
+            body.resize((start + STEP_BYTES).min(body_len), 0);
+            self.link.receive(&mut body[start..]).map_err(lost)?;
+        }
+        self.hasher.update(&body);
+        self.bulk_left = bulk;
+        if bulk == 0 {
+            self.finish()?;
+        }
+        Ok(Some(Frame { kind: head[0], body, bulk }))
+    }
+
+    /// Receives the next bytes of the bulk.
+    pub fn receive_bulk(&mut self, buffer: &mut [u8]) -> Result<()> {
+        if buffer.len() as u64 > self.bulk_left {
+            return Err(Error::corrupt("a frame with less bulk than it should have"));
+        }
+        for step in buffer.chunks_mut(STEP_BYTES) {
+            self.link.receive(step).map_err(lost)?;
+            self.hasher.update(step);
+            self.bulk_left -= step.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Receives what is left of the bulk, for nobody.
+    pub fn skip_bulk(&mut self) -> Result<()> {
+        let mut room = vec![0; STEP_BYTES.min(usize::try_from(self.bulk_left).unwrap_or(STEP_BYTES))];
+        while self.bulk_left > 0 {
+            let len = room.len().min(usize::try_from(self.bulk_left).unwrap_or(room.len()));
+            self.receive_bulk(&mut room[..len])?;
+        }
+        Ok(())
+    }
+
+    /// Receives the code of a frame with bulk, when all of that was received. Only now anything of the frame may be believed.
+    pub fn finish(&mut self) -> Result<()> {
+        debug_assert_eq!(self.bulk_left, 0, "all bulk comes before the code");
+        let mut theirs = [0; CODE_BYTES];
+        self.link.receive(&mut theirs).map_err(lost)?;
+        if same(&code(&self.hasher), &theirs) {
+            return Ok(());
+        }
+        Err(Error::corrupt("a frame is not what was sent: its code is wrong"))
+    }
+}
+
+/// A connection that ended while something was said.
+fn lost(error: io::Error) -> Error {
+    let gone = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+    let text = if gone { "the other side does not answer" } else { "the connection is lost" };
+    // Not found, full and so on are said of packs, never of sockets.
+    Error::io(text, error).with_kind(Kind::Io)
+}

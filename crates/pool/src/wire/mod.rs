@@ -1,0 +1,12 @@
+//! The bytes between the processes of a pool, as `docs/WIRE.md` has them.
+
+mod channel;
+mod hello;
+mod key;
+mod link;
+mod question;
+
+pub use channel::{Channel, Frame};
+pub use key::Key;
+pub use link::{TcpLink, connect, listen};
+pub use question::{ANSWER, Question, REFUSAL, Report, STALE, decode_refusal, encode_refusal};

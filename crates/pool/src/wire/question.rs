@@ -1,0 +1,319 @@
+//! What is asked, and how it is refused.
+
+use stdchk_catalog::Op;
+use stdchk_object::wire::{Reader, Writer};
+use stdchk_object::{Error, Kind, PackName, Result, SessionId};
+
+/// The kind of a frame that answers.
+pub const ANSWER: u8 = 128;
+/// The kind of a frame that refuses.
+pub const REFUSAL: u8 = 129;
+/// The kind of a frame that refuses because the asker knows an older epoch only; its body is the newer one's number.
+pub const STALE: u8 = 130;
+
+/// What one process of a pool asks of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Keep the pack that follows as bulk; in the place of one that is damaged, if it `replaces`. One that is a copy is synced at once,
+    /// and nobody else gets it from there.
+    Put { epoch: u64, name: PackName, replaces: bool, is_copy: bool },
+    /// Make these packs as safe as the pool promises.
+    Sync { epoch: u64, names: Vec<PackName> },
+    /// How long is this pack? Who asks as a member of an epoch, and not of epoch 0, is refused by those who know a newer one.
+    Length { epoch: u64, name: PackName },
+    /// Give me these bytes of a pack.
+    Read { name: PackName, offset: u64, len: u64 },
+    /// Which packs are there, behind this one?
+    List { after: Option<PackName> },
+    /// Forget these packs.
+    Remove { names: Vec<PackName> },
+    /// What came since?
+    Tail { boot: u64, number: u64 },
+    /// Append what I decided.
+    Append { boot: u64, number: u64, durable: bool, ops: Vec<Op> },
+    /// This session is alive.
+    Beat { session: SessionId },
+    /// When was each session last alive?
+    BeatAges,
+    /// These sessions have ended.
+    ForgetBeats { sessions: Vec<SessionId> },
+    /// What is wrong with the log?
+    Check,
+    /// I am alive, and this is how I am.
+    Alive(Report),
+    /// How is everybody?
+    Reports,
+    /// Create this object unless it is there; its bytes follow as bulk.
+    Create { name: String, durable: bool },
+    /// The same, over what is there.
+    Replace { name: String, durable: bool },
+    /// Give me some bytes of an object.
+    Get { name: String, offset: u64, len: u64 },
+    /// Which objects are in a folder?
+    Names { folder: String },
+    /// Forget these objects.
+    Delete { names: Vec<String> },
+    /// When was each object of a folder written?
+    Ages { folder: String },
+}
+
+/// What a benefactor says of itself, now and then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Who.
+    pub member: u64,
+    /// Everything that it holds lies where this epoch wants it, as far as it can tell.
+    pub settled: u64,
+    /// Bytes that it lends.
+    pub capacity: u64,
+    /// Bytes that it holds.
+    pub used: u64,
+    /// Packs that it holds.
+    pub packs: u64,
+    /// Packs that are still to be given to others.
+    pub behind: u64,
+}
+
+impl Report {
+    /// Writes it.
+    pub fn encode(&self, w: &mut Writer) {
+        w.u64(self.member);
+        let numbers = [self.settled, self.capacity, self.used, self.packs, self.behind];
+        numbers.iter().for_each(|&number| w.varint(number));
+    }
+
+    /// Reads one.
+    pub fn decode(r: &mut Reader) -> Result<Report> {
+        Ok(Report {
+            member: r.u64()?,
+            settled: r.varint()?,
+            capacity: r.varint()?,
+            used: r.varint()?,
+            packs: r.varint()?,
+            behind: r.varint()?,
+        })
+    }
+}
+
+fn encode_all<T>(items: &[T], out: &mut Writer, each: impl Fn(&T, &mut Writer)) {
+    out.varint(items.len() as u64);
+    items.iter().for_each(|item| each(item, out));
+}
+
+fn decode_all<T>(r: &mut Reader, least: usize, each: impl Fn(&mut Reader) -> Result<T>) -> Result<Vec<T>> {
+    (0..r.count(least)?).map(|_| each(r)).collect()
+}
+
+fn text(r: &mut Reader) -> Result<String> {
+    r.string().map(str::to_owned)
+}
+
+impl Question {
+    /// The kind of its frame, and its body.
+    pub fn encode(&self) -> (u8, Vec<u8>) {
+        let mut w = Writer::new();
+        let pack = |name: &PackName, w: &mut Writer| w.raw(&name.to_bytes());
+        let session = |id: &SessionId, w: &mut Writer| w.u64(id.0);
+        let string = |text: &String, w: &mut Writer| w.string(text);
+        let kind = match self {
+            Question::Put { epoch, name, replaces, is_copy } => {
+                w.varint(*epoch);
+                pack(name, &mut w);
+                w.u8(u8::from(*replaces) | u8::from(*is_copy) << 1);
+                1
+            }
+            Question::Sync { epoch, names } => {
+                w.varint(*epoch);
+                encode_all(names, &mut w, pack);
+                2
+            }
+            Question::Length { epoch, name } => {
+                w.varint(*epoch);
+                pack(name, &mut w);
+                3
+            }
+            Question::Read { name, offset, len } => {
+                pack(name, &mut w);
+                w.varint(*offset);
+                w.varint(*len);
+                4
+            }
+            Question::List { after } => {
+                encode_all(after.as_slice(), &mut w, pack);
+                5
+            }
+            Question::Remove { names } => {
+                encode_all(names, &mut w, pack);
+                6
+            }
+            Question::Tail { boot, number } => {
+                w.u64(*boot);
+                w.varint(*number);
+                16
+            }
+            Question::Append { boot, number, durable, ops } => {
+                w.u64(*boot);
+                w.varint(*number);
+                w.u8(u8::from(*durable));
+                encode_all(ops, &mut w, Op::encode);
+                17
+            }
+            Question::Beat { session: id } => {
+                session(id, &mut w);
+                18
+            }
+            Question::BeatAges => 19,
+            Question::ForgetBeats { sessions } => {
+                encode_all(sessions, &mut w, session);
+                20
+            }
+            Question::Check => 21,
+            Question::Alive(report) => {
+                report.encode(&mut w);
+                22
+            }
+            Question::Reports => 23,
+            Question::Create { name, durable } => {
+                w.string(name);
+                w.u8(u8::from(*durable));
+                32
+            }
+            Question::Replace { name, durable } => {
+                w.string(name);
+                w.u8(u8::from(*durable));
+                33
+            }
+            Question::Get { name, offset, len } => {
+                w.string(name);
+                w.varint(*offset);
+                w.varint(*len);
+                34
+            }
+            Question::Names { folder } => {
+                w.string(folder);
+                35
+            }
+            Question::Delete { names } => {
+                encode_all(names, &mut w, string);
+                36
+            }
+            Question::Ages { folder } => {
+                w.string(folder);
+                37
+            }
+        };
+        (kind, w.into_bytes())
+    }
+
+    /// Reads a question.
+    pub fn decode(kind: u8, body: &[u8]) -> Result<Question> {
+        let mut reader = Reader::new(body, "question");
+        let r = &mut reader;
+        let packs = |r: &mut Reader| decode_all(r, PackName::BYTES, PackName::decode);
+        let session = |r: &mut Reader| r.u64().map(SessionId);
+        let question = match kind {
+            1 => {
+                let (epoch, name, flags) = (r.varint()?, PackName::decode(r)?, r.u8()?);
+                Question::Put { epoch, name, replaces: flags & 1 != 0, is_copy: flags & 2 != 0 }
+            }
+            2 => Question::Sync { epoch: r.varint()?, names: packs(r)? },
+            3 => Question::Length { epoch: r.varint()?, name: PackName::decode(r)? },
+            4 => Question::Read { name: PackName::decode(r)?, offset: r.varint()?, len: r.varint()? },
+            5 => Question::List { after: packs(r)?.pop() },
+            6 => Question::Remove { names: packs(r)? },
+            16 => Question::Tail { boot: r.u64()?, number: r.varint()? },
+            17 => {
+                let (boot, number, durable) = (r.u64()?, r.varint()?, r.u8()? == 1);
+                Question::Append { boot, number, durable, ops: decode_all(r, 2, Op::decode)? }
+            }
+            18 => Question::Beat { session: session(r)? },
+            19 => Question::BeatAges,
+            20 => Question::ForgetBeats { sessions: decode_all(r, 8, session)? },
+            21 => Question::Check,
+            22 => Question::Alive(Report::decode(r)?),
+            23 => Question::Reports,
+            32 => Question::Create { name: text(r)?, durable: r.u8()? == 1 },
+            33 => Question::Replace { name: text(r)?, durable: r.u8()? == 1 },
+            34 => Question::Get { name: text(r)?, offset: r.varint()?, len: r.varint()? },
+            35 => Question::Names { folder: text(r)? },
+            36 => Question::Delete { names: decode_all(r, 1, text)? },
+            37 => Question::Ages { folder: text(r)? },
+            other => {
+                let text = format!("nobody here knows questions of the kind {other}");
+                return Err(Error::new(Kind::Unsupported, text));
+            }
+        };
+        reader.finish()?;
+        Ok(question)
+    }
+}
+
+/// The body of a refusal.
+pub fn encode_refusal(error: &Error) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.string(error.kind().as_str());
+    w.string(&error.to_string());
+    w.into_bytes()
+}
+
+/// What was refused, and why.
+pub fn decode_refusal(body: &[u8]) -> Error {
+    let read = || -> Result<Error> {
+        let mut r = Reader::new(body, "refusal");
+        let (kind, text) = (r.string()?, r.string()?);
+        // A word that is not known is some failure.
+        Ok(Error::new(Kind::of_word(kind).unwrap_or(Kind::Io), text))
+    };
+    read().unwrap_or_else(|error| error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_read_as_they_were_asked() {
+        let name = PackName { session: SessionId(5), writer: 6, number: 7 };
+        let text = || "index/0".to_owned();
+        let all = [
+            Question::Put { epoch: 300, name, replaces: true, is_copy: false },
+            Question::Put { epoch: 0, name, replaces: false, is_copy: true },
+            Question::Sync { epoch: 1, names: vec![name, name] },
+            Question::Length { epoch: 9, name },
+            Question::Read { name, offset: 1 << 40, len: 0 },
+            Question::List { after: None },
+            Question::List { after: Some(name) },
+            Question::Remove { names: vec![] },
+            Question::Tail { boot: 1, number: 2 },
+            Question::Append { boot: 1, number: 2, durable: true, ops: vec![Op::End(SessionId(1))] },
+            Question::Beat { session: SessionId(9) },
+            Question::BeatAges,
+            Question::ForgetBeats { sessions: vec![SessionId(9)] },
+            Question::Check,
+            Question::Alive(Report { member: 1, settled: 2, capacity: 3, used: 4, packs: 5, behind: 6 }),
+            Question::Reports,
+            Question::Create { name: text(), durable: false },
+            Question::Replace { name: text(), durable: true },
+            Question::Get { name: text(), offset: 3, len: u64::MAX },
+            Question::Names { folder: text() },
+            Question::Delete { names: vec![text(), text()] },
+            Question::Ages { folder: text() },
+        ];
+        for question in all {
+            let (kind, body) = question.encode();
+            assert_eq!(Question::decode(kind, &body).unwrap(), question);
+            for cut in 0..body.len() {
+                assert!(Question::decode(kind, &body[..cut]).is_err());
+            }
+        }
+        assert_eq!(Question::decode(99, &[]).unwrap_err().kind(), Kind::Unsupported);
+    }
+
+    #[test]
+    fn refusals_keep_their_kind() {
+        let error = Error::new(Kind::Full, "no room").within("pack 5");
+        let read = decode_refusal(&encode_refusal(&error));
+        assert_eq!((read.kind(), read.to_string()), (Kind::Full, error.to_string()));
+        assert_eq!(decode_refusal(b"rubbish").kind(), Kind::Corrupt);
+    }
+}

@@ -1,0 +1,246 @@
+//! A pool in one process: everything but the command line.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use stdchk_catalog::{Catalog, Class, Medium, Member, Op, PoolOp, conformance};
+use stdchk_catalog_log::LogCatalog;
+use stdchk_kit::{Random, SimFs};
+use stdchk_object::{Kind, PackName, SessionId};
+use stdchk_pool::{
+    Benefactor, Key, Lend, LentMemory, ManagerService, Peer, PoolCatalog, PoolObjects, PoolStore, Server,
+    Shelf,
+};
+use stdchk_store::{Objects, Store};
+use stdchk_store_dir::DirStore;
+
+struct Pool {
+    key: Key,
+    fs: Arc<SimFs>,
+    manager: Option<Server>,
+    address: String,
+    service: Arc<ManagerService>,
+}
+
+fn manage(fs: &Arc<SimFs>, key: &Key, address: &str) -> (Server, Arc<ManagerService>, Arc<LogCatalog>) {
+    let catalog = Arc::new(LogCatalog::open(fs.clone(), "manager").unwrap());
+    let objects = DirStore::on(fs.clone(), "manager".into(), "test".into());
+    objects.prepare().unwrap();
+    let service =
+        Arc::new(ManagerService::new(catalog.clone(), Arc::new(objects), Duration::from_millis(1100)));
+    let server = Server::serve(TcpListener::bind(address).unwrap(), key.clone(), service.clone()).unwrap();
+    (server, service, catalog)
+}
+
+impl Pool {
+    fn found(replicas: u8) -> Pool {
+        let (fs, key) = (Arc::new(SimFs::new()), Key::random().unwrap());
+        let (server, service, catalog) = manage(&fs, &key, "127.0.0.1:0");
+        let class = Class { replicas, stripe: 0 };
+        catalog.append(true, &mut |_| Ok(vec![Op::Pool(PoolOp::Found(class))])).unwrap();
+        let address = server.address().to_string();
+        Pool { key, fs, manager: Some(server), address, service }
+    }
+
+    fn peer(&self) -> Arc<Peer> {
+        Arc::new(Peer::new(&self.address, self.key.clone()))
+    }
+
+    fn catalog(&self) -> Arc<PoolCatalog> {
+        Arc::new(PoolCatalog::new(self.peer()))
+    }
+
+    fn store(&self) -> PoolStore {
+        PoolStore::open(self.catalog(), self.key.clone()).unwrap()
+    }
+
+    fn join(&self, id: u64, shelf: Arc<dyn Shelf>, domain: &str) -> Benefactor {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let capacity = shelf.usage().capacity;
+        let member = Member { id, address, domain: domain.into(), medium: Medium::Memory, capacity };
+        let lend =
+            Lend { shelf, member, catalog: self.catalog(), manager: self.peer(), key: self.key.clone() };
+        Benefactor::join(lend, listener).unwrap()
+    }
+
+    fn lenders(&self, count: u64) -> Vec<Benefactor> {
+        (1..=count)
+            .map(|id| self.join(id, Arc::new(LentMemory::new(256 << 20)), &format!("host{id}")))
+            .collect()
+    }
+
+    /// Waits until everything lies where the newest epoch wants it.
+    fn wait_settled(&self) {
+        let catalog = self.catalog();
+        wait("the pool settles", || {
+            let state = catalog.state().unwrap();
+            state.pool().settled() == state.pool().epoch()
+        });
+    }
+}
+
+fn wait(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what}: it does not happen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn name(number: u32) -> PackName {
+    PackName { session: SessionId(0xabcd), writer: 1, number }
+}
+
+fn packs(count: u32) -> Vec<(PackName, Vec<u8>)> {
+    let mut random = Random::new(7);
+    (0..count).map(|number| (name(number), random.bytes(200_000 + number as usize))).collect()
+}
+
+fn read(store: &PoolStore, name: PackName) -> stdchk_object::Result<Vec<u8>> {
+    let mut bytes = vec![0; store.length(name)? as usize];
+    store.read(name, 0, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn check_all(store: &PoolStore, packs: &[(PackName, Vec<u8>)]) {
+    for (name, bytes) in packs {
+        assert!(read(store, *name).unwrap() == *bytes, "{name}");
+    }
+}
+
+#[test]
+fn it_keeps_the_contracts() {
+    let pool = Pool::found(1);
+    let _lenders = pool.lenders(3);
+    stdchk_store::conformance::store(&pool.store());
+    // The suites of catalogs begin with nothing at all.
+    let key = Key::random().unwrap();
+    let (server, ..) = manage(&Arc::new(SimFs::new()), &key, "127.0.0.1:0");
+    let catalog =
+        |server: &Server| PoolCatalog::new(Arc::new(Peer::new(&server.address().to_string(), key.clone())));
+    conformance::catalog(&catalog(&server));
+    let (server, ..) = manage(&Arc::new(SimFs::new()), &key, "127.0.0.1:0");
+    let handles: Vec<PoolCatalog> = (0..4).map(|_| catalog(&server)).collect();
+    let handles: Vec<&dyn Catalog> = handles.iter().map(|handle| handle as &dyn Catalog).collect();
+    conformance::at_once(&handles, 100);
+}
+
+#[test]
+fn objects_are_kept_for_those_who_know_the_key() {
+    let pool = Pool::found(1);
+    let objects = PoolObjects::new(pool.peer());
+    assert!(objects.create("index/0a", b"first", true).unwrap());
+    assert!(!objects.create("index/0a", b"second", true).unwrap());
+    objects.replace("named", &vec![9; 3 << 20], true).unwrap();
+    assert_eq!(objects.get("index/0a").unwrap().unwrap(), b"first");
+    assert_eq!(objects.get_range("named", 5, 4).unwrap().unwrap(), [9; 4]);
+    assert_eq!(objects.get("index/0b").unwrap(), None);
+    assert_eq!(objects.names("index").unwrap(), ["0a"]);
+    assert_eq!(objects.ages("index").unwrap().len(), 1);
+    objects.delete(&["index/0a".into(), "index/0b".into()]).unwrap();
+    assert!(objects.names("index").unwrap().is_empty());
+    for bad in ["log/0000000000000001", "../key", "index/../../etc", "beats/1", "index/"] {
+        assert_eq!(objects.get(bad).unwrap_err().kind(), Kind::Invalid, "{bad}");
+    }
+    let stranger = PoolObjects::new(Arc::new(Peer::new(&pool.address, Key::random().unwrap())));
+    assert_eq!(stranger.get("named").unwrap_err().kind(), Kind::Denied);
+}
+
+#[test]
+fn copies_outlive_whoever_is_lost_and_are_made_again() {
+    let pool = Pool::found(2);
+    let mut lenders = pool.lenders(4);
+    let store = pool.store();
+    let packs = packs(40);
+    for (name, bytes) in &packs {
+        store.put(*name, &[&bytes[..1000], &bytes[1000..]]).unwrap();
+    }
+    let names: Vec<PackName> = packs.iter().map(|(name, _)| *name).collect();
+    store.sync(&names).unwrap();
+    let held = |lenders: &[Benefactor]| lenders.iter().map(|lender| lender.report().packs).sum::<u64>();
+    assert_eq!(held(&lenders), 80, "two of each");
+    // One after the other is lost, without a word.
+    for left in [3, 2] {
+        lenders.remove(0);
+        check_all(&store, &packs);
+        let evicted = {
+            std::thread::sleep(Duration::from_millis(1200));
+            pool.service.evict_silent().unwrap()
+        };
+        assert_eq!(evicted.len(), 1);
+        pool.wait_settled();
+        assert_eq!((lenders.len(), held(&lenders)), (left, 80));
+        check_all(&store, &packs);
+    }
+    // With one there cannot be two copies.
+    lenders.remove(0);
+    let (name, bytes) = (name(999), vec![5; 100_000]);
+    std::thread::sleep(Duration::from_millis(1200));
+    pool.service.evict_silent().unwrap();
+    store.put(name, &[&bytes]).unwrap();
+    assert!(store.sync(&[name]).unwrap_err().to_string().contains("1 of 2 copies"));
+    check_all(&store, &packs);
+}
+
+#[test]
+fn who_comes_takes_its_share_and_who_leaves_gives_it_back() {
+    let pool = Pool::found(1);
+    let mut lenders = pool.lenders(2);
+    let store = pool.store();
+    let packs = packs(60);
+    packs.iter().for_each(|(name, bytes)| store.put(*name, &[bytes]).unwrap());
+    let third = pool.join(3, Arc::new(LentMemory::new(256 << 20)), "host3");
+    pool.wait_settled();
+    let held =
+        |lenders: &[Benefactor]| lenders.iter().map(|lender| lender.report().packs).collect::<Vec<_>>();
+    let share = third.report().packs;
+    assert!((5..40).contains(&share), "{share} of 60");
+    assert_eq!(held(&lenders).iter().sum::<u64>() + share, 60, "one of each");
+    check_all(&store, &packs);
+    lenders.push(third);
+    lenders.remove(0).leave(Duration::from_secs(20)).unwrap();
+    check_all(&store, &packs);
+    pool.wait_settled();
+    check_all(&pool.store(), &packs);
+    assert_eq!(held(&lenders).iter().sum::<u64>(), 60);
+}
+
+#[test]
+fn full_benefactors_are_passed_over() {
+    let pool = Pool::found(1);
+    let _small = pool.join(1, Arc::new(LentMemory::new(1 << 20)), "a");
+    let large = pool.join(2, Arc::new(LentMemory::new(64 << 20)), "b");
+    let store = pool.store();
+    let packs = packs(40);
+    packs.iter().for_each(|(name, bytes)| store.put(*name, &[bytes]).unwrap());
+    check_all(&store, &packs);
+    assert!(large.report().packs > 30);
+    let huge = vec![1; 80 << 20];
+    assert_eq!(store.put(name(77), &[&huge]).unwrap_err().kind(), Kind::Full);
+}
+
+#[test]
+fn the_manager_may_go_and_come_back() {
+    let mut pool = Pool::found(2);
+    let lenders = pool.lenders(3);
+    let (catalog, store) = (pool.catalog(), pool.store());
+    let packs = packs(10);
+    catalog.append(true, &mut |_| Ok(vec![conformance::writer(1, 5)])).unwrap();
+    let before = catalog.state().unwrap();
+    packs[..5].iter().for_each(|(name, bytes)| store.put(*name, &[bytes]).unwrap());
+    drop(pool.manager.take());
+    // The manager is on no way of the data.
+    packs[5..].iter().for_each(|(name, bytes)| store.put(*name, &[bytes]).unwrap());
+    check_all(&store, &packs);
+    assert!(catalog.state().is_err());
+    let (server, service, _) = manage(&pool.fs, &pool.key, &pool.address);
+    (pool.manager, pool.service) = (Some(server), service);
+    let after = catalog.append(true, &mut |_| Ok(vec![conformance::commit(1, 5, &[])])).unwrap();
+    assert_eq!(after.number(), before.number() + 1);
+    assert_eq!(after.pool().members().len(), 3);
+    let names: Vec<PackName> = packs.iter().map(|(name, _)| *name).collect();
+    store.sync(&names).unwrap();
+    assert_eq!(lenders.iter().map(|lender| lender.report().packs).sum::<u64>(), 20);
+}

@@ -1,0 +1,230 @@
+//! pool: lending, and those who keep the names of what is lent.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use stdchk::pool::{self, Class, Key, Lender, LenderOptions, Manager, ManagerOptions, MemberStatus, Status};
+use stdchk::{Error, Kind, Result};
+
+use crate::args::{Cli, PoolVerb};
+use crate::output::{Out, size, table};
+
+pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
+    match verb {
+        PoolVerb::Key { file } => {
+            pool::make_key(file)?;
+            let file = file.display().to_string();
+            out.did(|| json!({ "key": file }), || format!("wrote the key of a new pool to {file}"));
+        }
+        PoolVerb::Start { listen, state, replicas, stripe, patience } => {
+            let class = Class { replicas: *replicas, stripe: *stripe };
+            let (listen, state) = (listen.clone(), state.clone());
+            start(out, &ManagerOptions { listen, state, class, patience: *patience }, key(cli)?)?;
+        }
+        PoolVerb::Join { manager, disk, size, listen, domain, grace } => {
+            let size = match (size, cli.memory) {
+                (Some(size), None) => *size,
+                (None, Some(memory)) => memory,
+                (Some(_), Some(_)) => {
+                    return Err(Error::invalid("lend memory and disk with one process each"));
+                }
+                (None, None) => {
+                    return Err(Error::invalid("say what to lend: --memory SIZE, or --disk DIR --size SIZE"));
+                }
+            };
+            let options = LenderOptions {
+                manager: pool::address_of(manager)?.to_owned(),
+                size,
+                disk: disk.clone(),
+                listen: listen.clone(),
+                domain: domain.clone(),
+            };
+            join(out, &options, key(cli)?, *grace)?;
+        }
+        PoolVerb::Status { watch } => status(cli, out, *watch)?,
+        PoolVerb::Leave { benefactor } | PoolVerb::Evict { benefactor } => {
+            let id = pool::remove(manager(cli)?, key(cli)?, benefactor)?;
+            let is_dead = matches!(verb, PoolVerb::Evict { .. });
+            let does = if is_dead { "is no member any more" } else { "gives away what it holds, and ends" };
+            out.did(
+                || json!({ "benefactor": format!("{id:016x}") }),
+                || format!("benefactor {id:016x} {does}"),
+            );
+        }
+        PoolVerb::Wait { patience } => {
+            pool::wait_settled(manager(cli)?, key(cli)?, *patience)?;
+            out.did(|| json!({ "settled": true }), || "everything lies where it belongs".to_owned());
+        }
+    }
+    Ok(0)
+}
+
+/// The key that the user named.
+pub fn key(cli: &Cli) -> Result<Key> {
+    match &cli.pool_key {
+        Some(file) => Key::read(file),
+        None => Err(Error::invalid(
+            "a pool wants its key: give --pool-key FILE or set STDCHK_POOL_KEY; 'stdchk pool key' makes one",
+        )),
+    }
+}
+
+fn manager(cli: &Cli) -> Result<&str> {
+    let place = cli
+        .store
+        .as_deref()
+        .ok_or_else(|| Error::invalid("which pool? Give --store pool://HOST:PORT or set STDCHK_STORE"))?;
+    pool::address_of(place)
+}
+
+/// Says so when the process is to end.
+fn signals() -> Result<Receiver<()>> {
+    let (send, receive) = channel();
+    let handler = move || _ = send.send(());
+    ctrlc::set_handler(handler)
+        .map_err(|error| Error::new(Kind::Io, format!("cannot wait for signals: {error}")))?;
+    Ok(receive)
+}
+
+fn start(out: &Out, options: &ManagerOptions, key: Key) -> Result<()> {
+    let signals = signals()?;
+    let manager = Manager::start(options, key)?;
+    let (address, class) = (manager.address(), manager.class());
+    if (class.replicas, class.stripe) != (options.class.replicas, options.class.stripe) {
+        out.note(&format!(
+            "this pool was founded with --replicas {} --stripe {}",
+            class.replicas, class.stripe
+        ));
+    }
+    out.either(
+        || json!({ "listen": address.to_string(), "replicas": class.replicas, "stripe": class.stripe }),
+        || format!("the pool listens at {}{address}; copies of everything: {}", pool::SCHEME, class.replicas),
+    );
+    let _ = signals.recv();
+    Ok(())
+}
+
+fn join(out: &Out, options: &LenderOptions, key: Key, grace: Duration) -> Result<()> {
+    let signals = signals()?;
+    let lender = Lender::join(options, key)?;
+    let (id, address) = (format!("{:016x}", lender.id()), lender.address().to_owned());
+    out.either(
+        || json!({ "benefactor": id, "listen": address, "bytes": options.size }),
+        || format!("benefactor {id} lends {} at {address}", size(options.size)),
+    );
+    loop {
+        match signals.recv_timeout(Duration::from_millis(200)) {
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) if lender.is_done() => {
+                out.note("the pool has let this benefactor go");
+                return Ok(());
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+    out.note(&format!(
+        "giving away what is here, for {} s at most; a second signal ends it at once",
+        grace.as_secs()
+    ));
+    let (done, ended) = channel();
+    std::thread::spawn(move || drop(done.send(lender.leave(grace))));
+    loop {
+        match ended.recv_timeout(Duration::from_millis(50)) {
+            Ok(left) => return left,
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(RecvTimeoutError::Timeout) if signals.try_recv().is_ok() => {
+                return Err(Error::new(Kind::Io, "ended before everything was given away"));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+fn status(cli: &Cli, out: &Out, watch: bool) -> Result<()> {
+    loop {
+        let status = pool::status(manager(cli)?, key(cli)?)?;
+        if out.json {
+            out.object(&status_json(&status));
+        } else {
+            if watch {
+                // Home, and clear what is below.
+                out.line("\x1b[H\x1b[2J");
+            }
+            out.line(&status_text(&status));
+        }
+        if !watch || out.failure().is_some() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+fn state_of(member: &MemberStatus) -> &'static str {
+    match &member.heard {
+        _ if member.is_leaving => "leaving",
+        None => "silent",
+        Some(heard) if heard.age > Duration::from_secs(3) => "silent",
+        Some(heard) if heard.behind > 0 => "busy",
+        Some(_) => "ok",
+    }
+}
+
+fn status_json(status: &Status) -> Value {
+    let member = |member: &MemberStatus| {
+        json!({
+            "benefactor": format!("{:016x}", member.id),
+            "listen": member.address,
+            "domain": member.domain,
+            "medium": member.medium.as_str(),
+            "state": state_of(member),
+            "capacity_bytes": member.capacity,
+            "used_bytes": member.heard.map(|heard| heard.used),
+            "packs": member.heard.map(|heard| heard.packs),
+            "behind_packs": member.heard.map(|heard| heard.behind),
+            "heard_s": member.heard.map(|heard| heard.age.as_secs_f64()),
+        })
+    };
+    json!({
+        "replicas": status.class.replicas,
+        "stripe": status.class.stripe,
+        "epoch": status.epoch,
+        "settled": status.settled,
+        "members": status.members.iter().map(member).collect::<Vec<_>>(),
+    })
+}
+
+fn status_text(status: &Status) -> String {
+    let known = |number: Option<String>| number.unwrap_or_else(|| "-".to_owned());
+    let row = |member: &MemberStatus| {
+        let heard = member.heard;
+        vec![
+            format!("{:016x}", member.id),
+            member.address.clone(),
+            member.domain.clone(),
+            member.medium.as_str().to_owned(),
+            size(member.capacity),
+            known(heard.map(|heard| size(heard.used))),
+            known(heard.map(|heard| heard.packs.to_string())),
+            known(heard.map(|heard| heard.behind.to_string())),
+            state_of(member).to_owned(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = status.members.iter().map(row).collect();
+    let settled = match status.epoch == status.settled {
+        true => "everything lies where it belongs".to_owned(),
+        false => format!("moving since epoch {}", status.settled),
+    };
+    let lent: u64 = status.members.iter().map(|member| member.capacity).sum();
+    let used: u64 = status.members.iter().filter_map(|member| member.heard).map(|heard| heard.used).sum();
+    let head = format!(
+        "{} copies of everything; {} of {} used; epoch {}, {settled}",
+        status.class.replicas,
+        size(used),
+        size(lent),
+        status.epoch
+    );
+    let columns = ["BENEFACTOR", "LISTENS AT", "DOMAIN", "LENDS", "SIZE", "USED", "PACKS", "TO DO", "STATE"];
+    format!("{head}\n{}", table(&columns, &rows))
+}
