@@ -25,6 +25,7 @@ pub struct LogCatalog {
     turn_ended: Condvar,
     beats: Mutex<HashMap<SessionId, Instant>>,
     begun: Instant,
+    snapshot_every: u64,
 }
 
 struct Inner {
@@ -79,14 +80,22 @@ impl LogCatalog {
             turn_ended: Condvar::new(),
             beats: Mutex::default(),
             begun: Instant::now(),
+            snapshot_every: SNAPSHOT_EVERY,
         })
+    }
+
+    /// Makes snapshots after so many records: a shorter log, for more work.
+    pub fn snapshot_every(self, records: u64) -> LogCatalog {
+        LogCatalog { snapshot_every: records.max(1), ..self }
     }
 
     fn locked(&self) -> Result<MutexGuard<'_, Inner>> {
         let mut inner = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if inner.is_broken {
             let mut files = self.files.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let (reopened, state) = Files::open(self.fs.clone(), &self.place)?;
+            let (mut reopened, state) = Files::open(self.fs.clone(), &self.place)?;
+            // What could not be written or synced may be read all the same, from the system's memory. What is gone on with is written anew.
+            reopened.snapshot(&state)?;
             let failure = inner.failure.take();
             *files = reopened;
             *inner = Inner { failure, ..Inner::new(state)? };
@@ -144,7 +153,7 @@ impl LogCatalog {
         let records = std::mem::take(&mut inner.pending);
         let target = inner.state.number();
         let sync = inner.wanted > inner.durable;
-        let snapshot = (target >= inner.snapshot + SNAPSHOT_EVERY).then(|| inner.state.clone());
+        let snapshot = (target >= inner.snapshot + self.snapshot_every).then(|| inner.state.clone());
         drop(inner);
         let mut files = self.files.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let done = files.append(&records).and_then(|()| if sync { files.sync() } else { Ok(()) });

@@ -9,6 +9,7 @@
 //! A power cut may take or tear entries that were not durable, each sector by itself. What cannot be read ends the log, unless an
 //! entry behind it proves that it had been durable: then it is damage, and the log must not go on as if it had never been.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use stdchk_catalog::{Record, State};
@@ -31,6 +32,8 @@ pub struct Files {
     /// Bytes of it, and how many of these are durable.
     len: u64,
     durable: u64,
+    /// Whether its name is durable.
+    is_named: bool,
 }
 
 impl Files {
@@ -40,16 +43,19 @@ impl Files {
             fs.make_dir(folder).context(|| format!("cannot make {place}/{folder}"))?;
         }
         fs.sync_dir("").context(|| format!("cannot sync {place}"))?;
-        let mut files = Files { fs, place: place.to_owned(), segment: String::new(), len: 0, durable: 0 };
+        let mut files =
+            Files { fs, place: place.to_owned(), segment: String::new(), len: 0, durable: 0, is_named: true };
         let mut state = files.newest_snapshot()?;
-        let segments = files.numbers("log")?;
+        let mut segments = files.numbers("log")?;
+        // One that was begun and in which nothing was ever written is as good as not there: what comes next may lie before it.
+        while let Some(&last) = segments.last()
+            && files.fs.len(&segment_path(last)).context(|| files.failed("read", &segment_path(last)))? == 0
+            && segments.len() > 1
+        {
+            segments.pop();
+        }
         for (at, &first) in segments.iter().enumerate() {
-            let next = segments.get(at + 1).copied();
-            // All of it is in the snapshot, if the segment behind it begins there.
-            if next.is_some_and(|next| next <= state.number() + 1) {
-                continue;
-            }
-            files.replay(first, next.is_none(), &mut state)?;
+            files.replay(first, at + 1 == segments.len(), &mut state)?;
         }
         if files.segment.is_empty() {
             files.begin_segment(state.number() + 1)?;
@@ -116,10 +122,23 @@ impl Files {
 
     fn begin_segment(&mut self, first: u64) -> Result<()> {
         let path = segment_path(first);
-        self.fs.write_new(&path, &[]).context(|| self.failed("make", &path))?;
-        self.fs.sync_dir("log").context(|| self.failed("sync", "log"))?;
-        (self.segment, self.len, self.durable) = (path, 0, 0);
-        Ok(())
+        if path == self.segment {
+            return Ok(());
+        }
+        match self.fs.write_new(&path, &[]) {
+            // It was begun before, and never written.
+            Err(error)
+                if error.kind() == ErrorKind::AlreadyExists
+                    && self.fs.len(&path).is_ok_and(|len| len == 0) => {}
+            done => {
+                if done.is_err() {
+                    let _ = self.fs.unlink(&path);
+                }
+                done.context(|| self.failed("make", &path))?
+            }
+        }
+        (self.segment, self.len, self.durable, self.is_named) = (path, 0, 0, false);
+        self.sync()
     }
 
     /// Hands records to the file system.
@@ -139,6 +158,10 @@ impl Files {
 
     /// Makes all durable that was appended.
     pub fn sync(&mut self) -> Result<()> {
+        if !self.is_named {
+            self.fs.sync_dir("log").context(|| self.failed("sync", "log"))?;
+            self.is_named = true;
+        }
         self.fs.sync_file(&self.segment).context(|| self.failed("sync", &self.segment))?;
         self.durable = self.len;
         Ok(())

@@ -77,6 +77,7 @@ fn a_power_cut_takes_only_what_was_not_durable() {
 /// Some records, of which every third pair is to be durable: up to which record they were said to be, and how many there were.
 fn story(fs: &Arc<SimFs>) -> (u64, u64) {
     let Ok(catalog) = open(fs) else { return (0, 0) };
+    let catalog = catalog.snapshot_every(5);
     let (mut durable, mut decided) = (0, 0);
     for id in 0..12 {
         let sync = id % 3 == 2;
@@ -88,6 +89,40 @@ fn story(fs: &Arc<SimFs>) -> (u64, u64) {
         durable = if sync { decided } else { durable };
     }
     (durable, decided)
+}
+
+/// At every step the file system fails once, and the power is cut later: what was said to be durable is there again.
+#[test]
+fn a_failure_takes_nothing_that_was_durable() {
+    let commits = |fs: &Arc<SimFs>| -> Vec<u64> {
+        let Ok(catalog) = open(fs) else { return Vec::new() };
+        let catalog = catalog.snapshot_every(5);
+        let commit = |id: u64| -> stdchk_object::Result<()> {
+            catalog.append(false, &mut |_| Ok(vec![conformance::writer(id, id)]))?;
+            catalog.append(true, &mut |_| Ok(vec![conformance::commit(id, id, &[])])).map(drop)
+        };
+        (1..14).filter(|&id| commit(id).is_ok()).collect()
+    };
+    let steps = {
+        let fs = Arc::new(SimFs::new());
+        assert_eq!(commits(&fs).len(), 13);
+        fs.steps()
+    };
+    for step in 1..=steps {
+        for seed in 0..3 {
+            let fs = Arc::new(SimFs::new());
+            fs.plan(step, Fault::Error(std::io::ErrorKind::Other));
+            let said = commits(&fs);
+            fs.power_cut(&mut Random::new(seed));
+            let catalog = open(&fs).unwrap_or_else(|error| panic!("step {step}, seed {seed}: {error}"));
+            let state = catalog.state().unwrap();
+            let there: Vec<u64> = state.checkpoints().map(|entry| entry.step).collect();
+            assert!(
+                said.iter().all(|id| there.contains(id)),
+                "step {step}, seed {seed}: {said:?}, {there:?}"
+            );
+        }
+    }
 }
 
 #[test]

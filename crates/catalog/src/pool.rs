@@ -58,15 +58,20 @@ impl Default for Class {
 /// What can happen to a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PoolOp {
-    /// It is founded, with this promise.
-    Found(Class),
+    /// It is founded, with this promise and a random identity.
+    Found(Class, u64),
     /// Somebody lends something; or is there again, perhaps elsewhere, with what it had.
     Join(Member),
-    /// Somebody does not lend any more.
+    /// Somebody does not lend any more: he said so, or somebody else did.
     Leave(u64),
+    /// Nothing was heard of somebody for too long. If he lives he may join again.
+    Lose(u64),
     /// Everything lies where this epoch has it.
     Settle(u64),
 }
+
+/// How many of those who were lost are remembered.
+const LOST_MAX: usize = 1024;
 
 /// How the members of an epoch differ from those of the one before.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -81,6 +86,9 @@ enum Change {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Pool {
     class: Option<Class>,
+    id: u64,
+    /// Those who were lost last, the newest at the end.
+    lost: Vec<u64>,
     settled: u64,
     /// One for each epoch after the settled one.
     changes: Vec<Change>,
@@ -91,6 +99,16 @@ impl Pool {
     /// What is promised; `None` where there is no pool.
     pub fn class(&self) -> Option<Class> {
         self.class
+    }
+
+    /// Tells it from all other pools.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Whether somebody is no member only because nothing was heard of him.
+    pub fn is_lost(&self, id: u64) -> bool {
+        self.lost.contains(&id)
     }
 
     /// The current epoch.
@@ -135,16 +153,15 @@ impl Pool {
     }
 
     pub(crate) fn check(&self, op: &PoolOp) -> Result<()> {
-        let conflict = |text: String| Err(Error::new(Kind::Conflict, text));
         match op {
-            PoolOp::Found(class) if class.replicas == 0 => {
+            PoolOp::Found(class, _) if class.replicas == 0 => {
                 Err(Error::invalid("a pool keeps at least one copy"))
             }
-            PoolOp::Found(class) if self.class.is_some_and(|there| there != *class) => {
-                conflict("this pool was founded with another promise".to_owned())
+            PoolOp::Found(..) if self.class.is_some() => {
+                Err(Error::new(Kind::Conflict, "this pool was founded before"))
             }
             PoolOp::Join(_) if self.class.is_none() => Err(Error::invalid("there is no pool to join")),
-            PoolOp::Leave(id) if !self.members.contains_key(id) => {
+            PoolOp::Leave(id) | PoolOp::Lose(id) if !self.members.contains_key(id) => {
                 Err(Error::new(Kind::NotFound, format!("there is no benefactor {id:016x}")))
             }
             PoolOp::Settle(epoch) if *epoch > self.epoch() => {
@@ -156,14 +173,20 @@ impl Pool {
 
     pub(crate) fn carry_out(&mut self, op: &PoolOp) {
         match op {
-            PoolOp::Found(class) => self.class = Some(*class),
+            PoolOp::Found(class, id) => (self.class, self.id) = (Some(*class), *id),
             PoolOp::Join(member) => {
+                self.lost.retain(|lost| *lost != member.id);
                 let before = self.members.insert(member.id, member.clone());
                 self.changes.push(before.map_or(Change::Joined(member.id), Change::Changed));
             }
-            PoolOp::Leave(id) => {
+            PoolOp::Leave(id) | PoolOp::Lose(id) => {
                 if let Some(member) = self.members.remove(id) {
                     self.changes.push(Change::Left(member));
+                }
+                if matches!(op, PoolOp::Lose(_)) {
+                    self.lost.push(*id);
+                    let long_ago = self.lost.len().saturating_sub(LOST_MAX);
+                    self.lost.drain(..long_ago);
                 }
             }
             PoolOp::Settle(epoch) => {
@@ -182,6 +205,9 @@ impl Pool {
                 class.encode(out);
             }
         }
+        out.u64(self.id);
+        out.varint(self.lost.len() as u64);
+        self.lost.iter().for_each(|id| out.u64(*id));
         out.varint(self.settled);
         out.varint(self.changes.len() as u64);
         for change in &self.changes {
@@ -210,7 +236,9 @@ impl Pool {
             1 => Some(Class::decode(reader)?),
             _ => return Err(reader.corrupt("neither a pool nor none")),
         };
-        let mut pool = Pool { class, settled: reader.varint()?, ..Pool::default() };
+        let id = reader.u64()?;
+        let lost = (0..reader.count(8)?).map(|_| reader.u64()).collect::<Result<_>>()?;
+        let mut pool = Pool { class, id, lost, settled: reader.varint()?, ..Pool::default() };
         for _ in 0..reader.count(9)? {
             let change = match reader.u8()? {
                 0 => Change::Joined(reader.u64()?),
@@ -266,9 +294,10 @@ impl Class {
 impl PoolOp {
     pub(crate) fn encode(&self, out: &mut Writer) {
         match self {
-            PoolOp::Found(class) => {
+            PoolOp::Found(class, id) => {
                 out.u8(1);
                 class.encode(out);
+                out.u64(*id);
             }
             PoolOp::Join(member) => {
                 out.u8(2);
@@ -276,6 +305,10 @@ impl PoolOp {
             }
             PoolOp::Leave(id) => {
                 out.u8(3);
+                out.u64(*id);
+            }
+            PoolOp::Lose(id) => {
+                out.u8(5);
                 out.u64(*id);
             }
             PoolOp::Settle(epoch) => {
@@ -287,10 +320,11 @@ impl PoolOp {
 
     pub(crate) fn decode(reader: &mut Reader) -> Result<PoolOp> {
         Ok(match reader.u8()? {
-            1 => PoolOp::Found(Class::decode(reader)?),
+            1 => PoolOp::Found(Class::decode(reader)?, reader.u64()?),
             2 => PoolOp::Join(Member::decode(reader)?),
             3 => PoolOp::Leave(reader.u64()?),
             4 => PoolOp::Settle(reader.varint()?),
+            5 => PoolOp::Lose(reader.u64()?),
             _ => return Err(reader.corrupt("an unknown change of a pool")),
         })
     }
@@ -317,12 +351,13 @@ mod tests {
     fn epochs_are_known_back_to_the_settled_one() {
         let mut pool = Pool::default();
         assert!(pool.check(&PoolOp::Join(member(1))).is_err(), "nothing to join");
-        done(&mut pool, PoolOp::Found(Class { replicas: 2, stripe: 8 }));
+        done(&mut pool, PoolOp::Found(Class { replicas: 2, stripe: 8 }, 77));
         for id in 1..=3 {
             done(&mut pool, PoolOp::Join(member(id)));
         }
         done(&mut pool, PoolOp::Settle(2));
-        done(&mut pool, PoolOp::Leave(1));
+        done(&mut pool, PoolOp::Lose(1));
+        assert!(pool.is_lost(1) && !pool.is_lost(2) && pool.id() == 77);
         assert!(pool.check(&PoolOp::Leave(1)).is_err() && pool.check(&PoolOp::Settle(5)).is_err());
         let ids = |pool: &Pool| -> Vec<(u64, Vec<u64>)> {
             let epochs = pool.epochs().into_iter();

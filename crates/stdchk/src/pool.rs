@@ -26,6 +26,8 @@ use crate::host;
 pub const SCHEME: &str = "pool://";
 /// How long a benefactor waits for a manager that cannot be reached.
 const START_PATIENCE: Duration = Duration::from_secs(30);
+/// By how much a manager may oversleep before it knows that it was held up itself.
+const STALL: Duration = Duration::from_secs(1);
 /// How often a manager looks who was not heard of.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -84,8 +86,9 @@ impl Manager {
         let catalog = Arc::new(LogCatalog::open(fs.clone(), &place)?);
         let objects = DirStore::on(fs, place, format!("manager-{:016x}", random_u64()?));
         objects.prepare()?;
+        let id = random_u64()?;
         let founded = catalog.append(true, &mut |state| match state.pool().class() {
-            None => Ok(vec![Op::Pool(PoolOp::Found(options.class))]),
+            None => Ok(vec![Op::Pool(PoolOp::Found(options.class, id))]),
             Some(_) => Ok(Vec::new()),
         })?;
         let class = founded.pool().class().unwrap_or(options.class);
@@ -96,7 +99,11 @@ impl Manager {
         let (ending, look) = (is_ending.clone(), LOOK_EVERY.min(options.patience));
         let watch = move || {
             while !ending.load(Ordering::Relaxed) {
+                let begun = Instant::now();
                 std::thread::sleep(look);
+                if begun.elapsed() > 2 * look + STALL {
+                    service.forgive_silence();
+                }
                 match service.evict_silent() {
                     Ok(lost) => lost.iter().for_each(|id| tracing::warn!("benefactor {id:016x} is lost")),
                     Err(error) => tracing::warn!("who was lost cannot be noted: {error}"),
@@ -170,7 +177,9 @@ impl Lender {
     pub fn join(options: &LenderOptions, key: Key) -> Result<Lender> {
         let manager = Arc::new(Peer::new(&options.manager, key.clone()));
         let catalog = Arc::new(PoolCatalog::new(manager.clone()));
-        if first_state(&*catalog)?.pool().class().is_none() {
+        let state = first_state(&*catalog)?;
+        let pool = state.pool();
+        if pool.class().is_none() {
             return Err(Error::invalid(format!("{} keeps no pool", options.manager)));
         }
         let (shelf, id, lock, medium) = match &options.disk {
@@ -181,10 +190,10 @@ impl Lender {
             Some(folder) => {
                 std::fs::create_dir_all(folder).context(|| format!("cannot create {}", folder.display()))?;
                 let lock = lock(folder)?;
-                let id = identity(folder)?;
-                let tag = format!("benefactor-{:016x}", random_u64()?);
-                let shelf: Arc<dyn Shelf> =
-                    Arc::new(LentDisk::open(DirStore::open(folder, tag), options.size)?);
+                let id = identity(folder, pool.id())?;
+                let fs = Arc::new(RealFs::new(folder));
+                let disk = LentDisk::open(fs, &folder.display().to_string(), options.size)?;
+                let shelf: Arc<dyn Shelf> = Arc::new(disk);
                 (shelf, id, Some(lock), Medium::Disk)
             }
         };
@@ -193,7 +202,11 @@ impl Lender {
             None => format!("{}:0", way_to(&options.manager)?),
         };
         let (listener, bound): (TcpListener, SocketAddr) = Server::bind(&listen)?;
-        let address = bound.to_string();
+        // Others must be able to go there.
+        let address = match bound.ip().is_unspecified() {
+            true => format!("{}:{}", way_to(&options.manager)?, bound.port()),
+            false => bound.to_string(),
+        };
         let domain = options.domain.clone().unwrap_or_else(|| format!("host={}", host::name()));
         let member = Member { id, address: address.clone(), domain, medium, capacity: options.size };
         let benefactor = Benefactor::join(Lend { shelf, member, catalog, manager, key }, listener)?;
@@ -246,19 +259,43 @@ fn way_to(manager: &str) -> Result<String> {
     })
 }
 
-/// Who a folder is: kept in it, so that it is the same one again.
-fn identity(folder: &Path) -> Result<u64> {
+/// Who a folder is, and whose: kept in it, so that it is the same one again. A folder that holds anything else is refused, and so is
+/// one whose packs are another pool's: nobody here would need them.
+fn identity(folder: &Path, pool: u64) -> Result<u64> {
     let path = folder.join("benefactor");
+    let place = path.display();
     match std::fs::read_to_string(&path) {
-        Ok(text) => u64::from_str_radix(text.trim(), 16)
-            .map_err(|_| Error::corrupt(format!("{} does not say who this benefactor is", path.display()))),
+        Ok(text) => {
+            let numbers: Vec<u64> =
+                text.split_whitespace().flat_map(|word| u64::from_str_radix(word, 16)).collect();
+            match numbers[..] {
+                [id, of] if of == pool => Ok(id),
+                [_, _] => {
+                    let text =
+                        format!("{} has packs of another pool; choose another folder", folder.display());
+                    Err(Error::new(Kind::Conflict, text))
+                }
+                _ => Err(Error::corrupt(format!("{place} does not say who this benefactor is"))),
+            }
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let look = || format!("cannot read {}", folder.display());
+            for entry in std::fs::read_dir(folder).context(look)? {
+                let name = entry.context(look)?.file_name();
+                if name != "lock" && name != "lost+found" {
+                    let text = format!(
+                        "{} holds {name:?} and was not lent before: choose an empty folder",
+                        folder.display()
+                    );
+                    return Err(Error::invalid(text));
+                }
+            }
             let id = random_u64()?;
-            let write = || format!("cannot write {}", path.display());
-            std::fs::write(&path, format!("{id:016x}\n")).context(write)?;
+            let write = || format!("cannot write {place}");
+            std::fs::write(&path, format!("{id:016x} {pool:016x}\n")).context(write)?;
             Ok(id)
         }
-        Err(error) => Err(Error::io(format!("cannot read {}", path.display()), error)),
+        Err(error) => Err(Error::io(format!("cannot read {place}"), error)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Pools of real processes: started, joined, saved to, and killed at any moment.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -107,7 +108,7 @@ impl Pool {
     /// Starts the manager, or starts it again.
     fn manage(&mut self) {
         let mut command = self.command();
-        command.args(["pool", "start", "--json", "--listen", &self.address, "--patience", "2s"]);
+        command.args(["pool", "start", "--json", "--listen", &self.address, "--patience", "4s"]);
         command.args(["--replicas", &self.replicas.to_string(), "--state"]).arg(self.path("state"));
         let manager = Process::start(command);
         self.address = manager.address();
@@ -302,6 +303,10 @@ fn whoever_has_no_key_is_told_so() {
     assert_eq!(exit_code(&refused), 10, "{}", String::from_utf8_lossy(&refused.stderr));
     assert_eq!(exit_code(&with(&pool.path("nothing"))), 4);
     std::fs::write(pool.path("rubbish"), "not a key").expect("a file");
+    let modes = |mode| std::fs::Permissions::from_mode(mode);
+    std::fs::set_permissions(pool.path("rubbish"), modes(0o644)).expect("modes");
+    assert_eq!(exit_code(&with(&pool.path("rubbish"))), 10, "others can read it");
+    std::fs::set_permissions(pool.path("rubbish"), modes(0o600)).expect("modes");
     assert_eq!(exit_code(&with(&pool.path("rubbish"))), 2);
     let without =
         pool.command().env_remove("STDCHK_POOL_KEY").args(["list"]).output().expect("the binary starts");

@@ -6,6 +6,8 @@
 mod ageing;
 mod contenders;
 mod inputs;
+mod noise;
+mod pool;
 mod series;
 mod timing;
 mod training;
@@ -24,7 +26,7 @@ struct Bench {
 type Experiment = fn(&Bench);
 
 /// What is measured, in this order, unless `--only` names some.
-const EXPERIMENTS: [(&str, Experiment); 8] = [
+const EXPERIMENTS: [(&str, Experiment); 10] = [
     ("generated", |bench| series::measure(bench, &inputs::generated(&bench.dir, bench.mib))),
     ("unaligned", |bench| series::measure(bench, &inputs::unaligned(&bench.dir, bench.mib))),
     ("lammps", |bench| of_a_program(bench, inputs::gcore_of_lammps(&bench.dir))),
@@ -33,6 +35,8 @@ const EXPERIMENTS: [(&str, Experiment); 8] = [
     ("ageing", ageing::hundred_versions),
     ("growth", ageing::growth),
     ("deleting", ageing::deleting),
+    ("noise", noise::measure),
+    ("pool", pool::measure),
 ];
 
 fn of_a_program(bench: &Bench, series: Option<inputs::Series>) {

@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use stdchk_catalog::{Catalog, Decide, Record, State};
+use stdchk_catalog::{Catalog, Decide, Op, Record, State};
 use stdchk_object::wire::Reader;
 use stdchk_object::{Error, Kind, Result, SessionId};
 
 use super::Peer;
-use super::peer::Answer;
+use super::peer::{Answer, Failure};
 use crate::wire::Question;
 
+/// How long a manager that cannot be reached is waited for, and between two tries.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(100);
 /// How often a decision is made again because others were faster.
 const RETRIES_MAX: u32 = 10_000;
 
@@ -39,11 +42,82 @@ impl PoolCatalog {
 
     fn catch_up(&self, known: &mut Known) -> Result<()> {
         let question = Question::Tail { boot: known.boot, number: known.state.number() };
-        let answer = self.manager.ask(&question, &[])?;
+        // One who never answered is more likely not there at all.
+        let patience = if known.boot == 0 { Duration::ZERO } else { PATIENCE };
+        let answer = self.patiently(patience, || self.manager.try_ask(&question, &[], None))?;
         let mut reader = Reader::new(&answer.body, "the manager's answer");
         known.take(&mut reader, &answer)?;
         reader.finish()
     }
+
+    /// Asks again for a while where the manager cannot be reached: it may be starting again.
+    fn patiently(
+        &self,
+        patience: Duration,
+        ask: impl Fn() -> std::result::Result<Answer, Failure>,
+    ) -> Result<Answer> {
+        let begun = Instant::now();
+        loop {
+            match ask() {
+                Ok(answer) => return Ok(answer),
+                Err(Failure::Lost(error)) if error.kind() == Kind::Io && begun.elapsed() < patience => {
+                    tracing::debug!("the manager does not answer: {error}");
+                    std::thread::sleep(PAUSE);
+                }
+                Err(failure) => return Err(failure.into_error(self.manager.address())),
+            }
+        }
+    }
+
+    /// Appends what was decided; `None` where nobody knows whether that was done.
+    fn submit(&self, known: &mut Known, ops: Vec<Op>, durable: bool) -> Result<Option<bool>> {
+        let question = Question::Append { boot: known.boot, number: known.state.number(), durable, ops };
+        let answer = match self.manager.try_ask(&question, &[], None) {
+            Ok(answer) => answer,
+            Err(Failure::Lost(error)) if error.kind() == Kind::Io => {
+                tracing::debug!("the manager does not answer: {error}");
+                return Ok(None);
+            }
+            Err(failure) => return Err(failure.into_error(self.manager.address())),
+        };
+        let mut reader = Reader::new(&answer.body, "the manager's answer");
+        let accepted = reader.u8()? == 1;
+        known.take(&mut reader, &answer)?;
+        reader.finish()?;
+        Ok(Some(accepted))
+    }
+}
+
+impl PoolCatalog {
+    /// Makes sure that what was found to be done is as durable as it must be: whatever is durable is so with all before it.
+    fn confirm(&self, known: &mut Known, durable: bool) -> Result<Arc<State>> {
+        let begun = Instant::now();
+        while durable && self.submit(known, Vec::new(), true)?.is_none() {
+            if begun.elapsed() > PATIENCE {
+                return Err(Error::new(Kind::Io, format!("{} does not answer", self.manager.address())));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(known.state.clone())
+    }
+}
+
+/// Whether a state is one in which these operations have been carried out, as far as their traces tell: what was opened is open, and what was
+/// committed is there. What leaves no trace of its own is done again without harm.
+fn are_done(ops: &[Op], state: &State) -> bool {
+    let is_done = |op: &Op| match op {
+        Op::Open(entry) => state.sessions().contains_key(&entry.id),
+        Op::Commit(_, entry, _) => state.checkpoints().any(|there| there.manifest == entry.manifest),
+        Op::AddPart(session, part, _) => state
+            .sessions()
+            .get(session)
+            .is_some_and(|session| session.parts.iter().any(|there| there.head == part.head)),
+        Op::End(session) | Op::Fence(session) | Op::Forward(session, _) => {
+            !state.sessions().contains_key(session)
+        }
+        _ => false,
+    };
+    !ops.is_empty() && ops.iter().all(is_done)
 }
 
 impl Known {
@@ -93,20 +167,14 @@ impl Catalog for PoolCatalog {
                 Ok(ops) => (ops, None),
                 Err(error) => (Vec::new(), Some(error)),
             };
-            let nothing = ops.is_empty();
-            let (boot, number) = (known.boot, known.state.number());
-            let question = Question::Append { boot, number, durable, ops };
-            let answer = self.manager.ask(&question, &[])?;
-            let mut reader = Reader::new(&answer.body, "the manager's answer");
-            let accepted = reader.u8()? == 1;
-            known.take(&mut reader, &answer)?;
-            reader.finish()?;
-            match failed {
-                _ if !accepted => {}
-                Some(error) => return Err(error),
+            match self.submit(&mut known, ops.clone(), durable)? {
+                Some(false) => {}
+                Some(true) => return failed.map_or_else(|| Ok(known.state.clone()), Err),
                 None => {
-                    debug_assert!(nothing || known.state.number() > number);
-                    return Ok(known.state.clone());
+                    self.catch_up(&mut known)?;
+                    if are_done(&ops, &known.state) {
+                        return self.confirm(&mut known, durable);
+                    }
                 }
             }
         }

@@ -22,6 +22,8 @@ const SUSPICION: Duration = Duration::from_secs(2);
 /// Another process of the pool.
 pub struct Peer {
     address: String,
+    /// Who it must be, where that matters: another one may listen there by now.
+    member: Option<u64>,
     key: Key,
     idle: Mutex<Vec<Channel>>,
     suspected: Mutex<Option<Instant>>,
@@ -63,7 +65,13 @@ impl Failure {
 impl Peer {
     /// A process that listens at `address`.
     pub fn new(address: &str, key: Key) -> Peer {
-        Peer { address: address.to_owned(), key, idle: Mutex::default(), suspected: Mutex::default() }
+        let (idle, suspected) = (Mutex::default(), Mutex::default());
+        Peer { address: address.to_owned(), member: None, key, idle, suspected }
+    }
+
+    /// The benefactor of that identity, which listens at `address`.
+    pub fn of_member(member: u64, address: &str, key: Key) -> Peer {
+        Peer { member: Some(member), ..Peer::new(address, key) }
     }
 
     /// Where it listens.
@@ -85,7 +93,15 @@ impl Peer {
     }
 
     fn connect(&self) -> Result<Channel> {
-        Channel::begin(Box::new(connect(&self.address, PATIENCE)?), &self.key)
+        let mut channel = Channel::begin(Box::new(connect(&self.address, PATIENCE)?), &self.key)?;
+        let Some(member) = self.member else { return Ok(channel) };
+        let (kind, body) = Question::Who.encode();
+        channel.send(kind, &body, &[])?;
+        let answer = channel.receive(Some(ANSWER_PATIENCE))?;
+        if answer.is_some_and(|frame| frame.kind == ANSWER && frame.body == member.to_le_bytes()) {
+            return Ok(channel);
+        }
+        Err(Error::new(Kind::Io, format!("{} is not benefactor {member:016x} any more", self.address)))
     }
 
     /// Asks, and receives the bulk of the answer into `buffers`, if there are any.
@@ -111,19 +127,24 @@ impl Peer {
             Question::Sync { .. } => SYNC_PATIENCE,
             _ => ANSWER_PATIENCE,
         });
-        // A connection that was kept may have ended since, which is known when nothing comes back.
-        let kept = self.idle().pop();
-        let resumed = kept.and_then(|mut channel| {
-            let sent = channel.send(kind, &body, bulk).and_then(|()| channel.receive(patience));
-            sent.ok().flatten().map(|frame| (channel, frame))
-        });
+        // A connection that was kept may have ended since. What has been asked already is asked again only where that does no harm.
+        let kept = self.idle().pop().and_then(|mut channel| channel.is_open().then_some(channel));
+        let resumed = match kept {
+            None => None,
+            Some(mut channel) => {
+                match channel.send(kind, &body, bulk).and_then(|()| channel.receive(patience)) {
+                    Ok(Some(frame)) => Some((channel, frame)),
+                    _ if question.may_repeat() => None,
+                    Ok(None) => return Err(Failure::Lost(ended())),
+                    Err(error) => return Err(Failure::Lost(error)),
+                }
+            }
+        };
         let (mut channel, frame) = match resumed {
             Some(resumed) => resumed,
             None => {
-                self.idle().clear();
                 let mut channel = self.connect().map_err(Failure::Lost)?;
                 channel.send(kind, &body, bulk).map_err(Failure::Lost)?;
-                let ended = || Error::new(Kind::Io, "the other side has ended");
                 let frame = channel
                     .receive(patience)
                     .and_then(|frame| frame.ok_or_else(ended))
@@ -160,6 +181,10 @@ impl Peer {
     }
 }
 
+fn ended() -> Error {
+    Error::new(Kind::Io, "the other side has ended")
+}
+
 /// Takes an answer in. The outer failure ends the connection, the inner one does not.
 fn read_answer(
     channel: &mut Channel,
@@ -168,15 +193,16 @@ fn read_answer(
 ) -> std::result::Result<std::result::Result<Answer, Failure>, Failure> {
     let mut bulk = Vec::new();
     let receive = || -> Result<()> {
+        let wanted = buffers.as_ref().filter(|_| frame.kind == ANSWER);
+        let wanted = wanted.map(|buffers| buffers.iter().map(|buffer| buffer.len() as u64).sum::<u64>());
+        if wanted.is_some_and(|wanted| wanted != frame.bulk) {
+            return Err(Error::corrupt("an answer of another length than was asked for"));
+        }
         if frame.bulk == 0 {
             return Ok(());
         }
         match buffers {
             Some(buffers) if frame.kind == ANSWER => {
-                let wanted: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
-                if wanted != frame.bulk {
-                    return Err(Error::corrupt("an answer of another length than was asked for"));
-                }
                 buffers.iter_mut().try_for_each(|buffer| channel.receive_bulk(buffer))?;
             }
             _ => {

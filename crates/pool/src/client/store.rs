@@ -1,6 +1,7 @@
 //! The packs of a pool, as a store.
 
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use stdchk_catalog::Catalog;
 use stdchk_object::{Error, Kind, PackName, Result};
@@ -12,6 +13,9 @@ use crate::wire::{Key, Question};
 
 /// How often a question is asked again because the pool had changed.
 const CHANGES_MAX: u32 = 8;
+/// How long a pack is looked for while packs move, and the pause between two looks.
+const MOVING: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(20);
 /// Names that go with one question.
 const BATCH: usize = 4096;
 
@@ -54,36 +58,35 @@ impl PoolStore {
         Ok(changed)
     }
 
-    /// Puts a pack to the first that takes it; the others get theirs from there.
-    fn put_once(&self, view: &View, name: PackName, pieces: &[&[u8]], replaces: bool) -> Result<Put> {
+    /// Puts a pack to the first that takes it; the others get theirs from there. Those who did not answer a moment ago are asked only when
+    /// nobody else takes it.
+    fn put_once(&self, view: &View, name: PackName, pieces: &[&[u8]], replaces: bool) -> Put {
         let question = Question::Put { epoch: view.current().number, name, replaces, is_copy: false };
-        let (mut refusals, mut taken, mut outcome) = (Vec::new(), false, None);
-        view.takers(name, |id| {
-            if taken || outcome.is_some() {
-                return taken;
-            }
-            let peer = view.peer(id);
-            match peer.try_ask(&question, pieces, None) {
-                Ok(_) => taken = true,
-                Err(Failure::Stale(_)) => outcome = Some(Put::Stale),
-                Err(Failure::Refused(error)) if error.kind() == Kind::Exists => {
-                    outcome = Some(Put::Exists(error))
+        let (mut refusals, mut outcome) = (Vec::new(), None);
+        for suspects in [false, true] {
+            view.takers(name, |id| {
+                let peer = view.peer(id);
+                if outcome.is_some() || peer.is_suspected() != suspects {
+                    return outcome.is_some();
                 }
-                Err(failure) => refusals.push(failure.into_error(peer.address())),
-            }
-            taken
-        });
-        Ok(match outcome {
-            _ if taken => Put::Done,
-            Some(outcome) => outcome,
-            None => Put::Refused(refusals),
-        })
+                match peer.try_ask(&question, pieces, None) {
+                    Ok(_) => outcome = Some(Put::Done),
+                    Err(Failure::Stale(_)) => outcome = Some(Put::Stale),
+                    Err(Failure::Refused(error)) if error.kind() == Kind::Exists => {
+                        outcome = Some(Put::Exists(error))
+                    }
+                    Err(failure) => refusals.push(failure.into_error(peer.address())),
+                }
+                outcome.is_some()
+            });
+        }
+        outcome.unwrap_or(Put::Refused(refusals))
     }
 
     fn put_any(&self, name: PackName, pieces: &[&[u8]], replaces: bool) -> Result<()> {
         for _ in 0..CHANGES_MAX {
             let view = self.view();
-            match self.put_once(&view, name, pieces, replaces)? {
+            match self.put_once(&view, name, pieces, replaces) {
                 Put::Done => return Ok(()),
                 Put::Exists(error) => return Err(error),
                 Put::Stale => _ = self.refresh()?,
@@ -97,45 +100,62 @@ impl PoolStore {
         Err(Error::new(Kind::Conflict, "the pool changes faster than a pack can be placed"))
     }
 
-    /// Asks those who may have a pack until one does.
+    /// Asks those who may have a pack until one does. While packs move, one may have been given to somebody just after he was asked, so
+    /// that all are asked again.
     fn find<T>(&self, name: PackName, ask: impl Fn(&Peer) -> Asked<T>) -> Result<T> {
-        let ask = &ask;
-        let mut failures = Vec::new();
-        for attempt in 0..2 {
+        let begun = Instant::now();
+        loop {
             let view = self.view();
-            let mut holders = view.holders(name);
-            // Those who did not answer a moment ago are asked last.
-            holders.sort_by_key(|&id| view.peer(id).is_suspected());
-            failures.clear();
-            for id in holders {
-                let peer = view.peer(id);
-                match ask(peer) {
-                    Ok(found) => return Ok(found),
-                    Err(Failure::Refused(error)) if error.kind() == Kind::NotFound => {}
-                    Err(failure) => {
-                        let says_more = matches!(failure, Failure::Refused(_));
-                        let error = failure.into_error(peer.address());
-                        // What is wrong with a pack says more than that somebody cannot be reached.
-                        failures.push((error.kind() == Kind::Corrupt, says_more, error));
-                    }
-                }
+            let missing = match ask_holders(&view, name, &ask) {
+                Ok(found) => return Ok(found),
+                Err(missing) => missing,
+            };
+            let changed = self.refresh().unwrap_or(false);
+            let is_moving = self.view().epochs.len() > 1;
+            if !changed && !(is_moving && begun.elapsed() < MOVING) {
+                return Err(missing);
             }
-            if attempt == 0 && !self.refresh()? {
-                break;
+            if !changed {
+                std::thread::sleep(PAUSE);
             }
         }
-        Err(match failures.into_iter().max_by_key(|&(is_corrupt, says_more, _)| (is_corrupt, says_more)) {
-            Some((.., error)) => error.within(format!("pack {name}")),
-            None => Error::new(Kind::NotFound, format!("pack {name} is nowhere in the pool")),
-        })
     }
 
-    /// Asks every member.
+    /// Asks every member. Who does not answer is passed over: what is there is only missed for now.
     fn each(&self, mut ask: impl FnMut(&Peer) -> Result<()>) -> Result<()> {
         self.refresh()?;
-        let view = self.view();
-        view.members().try_for_each(|(_, peer)| ask(peer))
+        for (_, peer) in self.view().members() {
+            if let Err(error) = ask(peer) {
+                tracing::warn!("a benefactor is passed over: {error}");
+            }
+        }
+        Ok(())
     }
+}
+
+/// Asks all who may have a pack; what is wrong where none gives it.
+fn ask_holders<T>(view: &View, name: PackName, ask: impl Fn(&Peer) -> Asked<T>) -> Result<T> {
+    let mut holders = view.holders(name);
+    // Those who did not answer a moment ago are asked last.
+    holders.sort_by_key(|&id| view.peer(id).is_suspected());
+    let mut failures = Vec::new();
+    for id in holders {
+        let peer = view.peer(id);
+        match ask(peer) {
+            Ok(found) => return Ok(found),
+            Err(Failure::Refused(error)) if error.kind() == Kind::NotFound => {}
+            Err(failure) => {
+                let says_more = matches!(failure, Failure::Refused(_));
+                let error = failure.into_error(peer.address());
+                // What is wrong with a pack says more than that somebody cannot be reached.
+                failures.push((error.kind() == Kind::Corrupt, says_more, error));
+            }
+        }
+    }
+    Err(match failures.into_iter().max_by_key(|&(is_corrupt, says_more, _)| (is_corrupt, says_more)) {
+        Some((.., error)) => error.within(format!("pack {name}")),
+        None => Error::new(Kind::NotFound, format!("pack {name} is nowhere in the pool")),
+    })
 }
 
 type Asked<T> = std::result::Result<T, Failure>;

@@ -45,8 +45,11 @@ impl View {
             for member in &members {
                 let known = before.and_then(|view| view.peers.get(&member.id));
                 let known = known.filter(|peer| peer.address() == member.address);
-                let peer =
-                    || known.cloned().unwrap_or_else(|| Arc::new(Peer::new(&member.address, key.clone())));
+                let peer = || {
+                    known
+                        .cloned()
+                        .unwrap_or_else(|| Arc::new(Peer::of_member(member.id, &member.address, key.clone())))
+                };
                 peers.entry(member.id).or_insert_with(peer);
             }
             epochs.push(Epoch { number, members: members.iter().map(benefactor).collect() });

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use stdchk_catalog::{Catalog, Member, Op, PoolOp};
+use stdchk_catalog::{Catalog, Member, Op, PoolOp, State};
 use stdchk_object::wire::Writer;
 use stdchk_object::{Error, Kind, Result};
 
@@ -46,18 +46,18 @@ pub struct Benefactor {
 impl Benefactor {
     /// Joins the pool and serves at `listener`.
     pub fn join(lend: Lend, listener: std::net::TcpListener) -> Result<Benefactor> {
-        let member = lend.member.clone();
-        let joined = lend.catalog.append(true, &mut |state| {
-            // One that comes back to its folder is a member already.
-            let is_known = state.pool().members().get(&member.id) == Some(&member);
-            Ok(if is_known { Vec::new() } else { vec![Op::Pool(PoolOp::Join(member.clone()))] })
-        })?;
+        // One that comes back to its folder is a member already; but what it was doing before may never have been done.
+        let join = |_: &State| Ok(vec![Op::Pool(PoolOp::Join(lend.member.clone()))]);
+        let joined = lend.catalog.append(true, &mut { join })?;
+        let pool = joined.pool().id();
         let keeper = Keeper::start(lend.member.id, lend.shelf.clone(), joined.pool(), lend.key.clone())?;
         let service = BenefactorService { keeper: keeper.clone(), catalog: lend.catalog.clone() };
         let server = Server::serve(listener, lend.key.clone(), Arc::new(service))?;
         let is_ending = Arc::new(AtomicBool::new(false));
         let watcher = Watcher {
             keeper: keeper.clone(),
+            member: lend.member.clone(),
+            pool,
             catalog: lend.catalog.clone(),
             manager: lend.manager.clone(),
             is_ending: is_ending.clone(),
@@ -121,6 +121,8 @@ impl Drop for Benefactor {
 /// Looks now and then what the pool is like, and says how this benefactor is.
 struct Watcher {
     keeper: Arc<Keeper>,
+    member: Member,
+    pool: u64,
     catalog: Arc<dyn Catalog>,
     manager: Arc<Peer>,
     is_ending: Arc<AtomicBool>,
@@ -129,26 +131,39 @@ struct Watcher {
 impl Watcher {
     fn watch(&self) {
         while !self.is_ending.load(Ordering::Relaxed) {
-            match self.catalog.state() {
-                Ok(state) => {
-                    let is_member = state.pool().members().contains_key(&self.keeper.id());
-                    self.keeper.take_epoch(state.pool());
-                    if !is_member && self.keeper.report().packs == 0 {
-                        self.keeper.evict();
-                    }
-                }
-                Err(error) => tracing::debug!("the pool's names cannot be read: {error}"),
+            if let Err(error) = self.look() {
+                tracing::debug!("the pool's names cannot be read: {error}");
             }
-            match self.manager.ask(&Question::Alive(self.keeper.report()), &[]) {
-                Err(error) if error.kind() == Kind::Fenced => {
-                    tracing::warn!("{error}");
-                    self.keeper.evict();
-                }
-                Err(error) => tracing::debug!("nobody hears that this benefactor is alive: {error}"),
-                Ok(_) => {}
+            // Whoever was lost is not heard; that is seen in the names.
+            if let Err(error) = self.manager.ask(&Question::Alive(self.keeper.report()), &[]) {
+                tracing::debug!("nobody hears that this benefactor is alive: {error}");
             }
+            self.keeper.shelf().tidy();
             std::thread::sleep(EVERY);
         }
+    }
+
+    /// Takes in what the pool is like, and comes back to it after having been lost.
+    fn look(&self) -> Result<()> {
+        let state = self.catalog.state()?;
+        let pool = state.pool();
+        if pool.id() != self.pool {
+            // Its packs are not that pool's: nobody may be told there that they are needed no more.
+            let text = format!("{} keeps another pool now", self.manager.address());
+            return Err(Error::new(Kind::Conflict, text));
+        }
+        self.keeper.take_epoch(pool);
+        if pool.members().contains_key(&self.member.id) {
+            return Ok(());
+        }
+        if pool.is_lost(self.member.id) {
+            tracing::warn!("the pool had lost this benefactor, which joins again");
+            let join = |_: &State| Ok(vec![Op::Pool(PoolOp::Join(self.member.clone()))]);
+            self.keeper.take_epoch(self.catalog.append(true, &mut { join })?.pool());
+        } else if self.keeper.report().packs == 0 {
+            self.keeper.evict();
+        }
+        Ok(())
     }
 }
 
@@ -179,6 +194,11 @@ impl Service for BenefactorService {
                 }
                 let len = incoming.len;
                 shelf.take(name, len, replaces, incoming)?;
+                // While it came the pool may have changed, and the round for that be over.
+                if self.keeper.epoch() != epoch {
+                    shelf.remove(&[name])?;
+                    return Err(Refusal::Stale(self.keeper.epoch()));
+                }
                 if is_copy {
                     shelf.sync(&[name])?;
                 } else {
@@ -194,12 +214,14 @@ impl Service for BenefactorService {
                 Reply::default()
             }
             Question::Length { epoch, name } => {
+                let length = shelf.length(name)?;
                 if epoch > 0 {
                     self.check_epoch(epoch)?;
+                    shelf.sync(&[name])?;
                 }
-                let length = shelf.length(name)?;
                 Reply::of(|w| w.u64(length))
             }
+            Question::Who => Reply::of(|w| w.u64(self.keeper.id())),
             Question::Read { name, offset, len } => {
                 Reply { bulk: Some(shelf.give(name, offset, len)?), ..Reply::default() }
             }

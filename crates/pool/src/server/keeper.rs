@@ -7,7 +7,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stdchk_catalog::Pool;
 use stdchk_object::{Error, Kind, PackName, Result};
@@ -18,6 +18,10 @@ use crate::wire::{Key, Question, Report};
 
 /// Packs that are looked at with one listing.
 const BATCH: usize = 1024;
+/// How long nothing must have been put before copies are made that nobody waits for: savers come first. And how long they may be
+/// put off by that.
+const YIELD: Duration = Duration::from_millis(100);
+const YIELD_MAX: Duration = Duration::from_secs(3);
 /// How long nothing is tried again that just failed.
 const REST: Duration = Duration::from_millis(500);
 
@@ -34,14 +38,20 @@ pub struct Keeper {
 
 struct Inner {
     view: Arc<View>,
-    /// What was put and has to be copied.
-    fresh: VecDeque<PackName>,
+    /// What was put and has to be copied, and since when.
+    fresh: VecDeque<(PackName, Instant)>,
+    /// When something was put last.
+    last_put: Instant,
     /// What is being secured at this moment.
     at_work: HashSet<PackName>,
     /// The epoch by which everything here was seen to.
     settled: u64,
     /// How far the round through everything has come.
     round: Option<Round>,
+    /// Whether a round is on its way, and whether another one must follow it.
+    is_walking: bool,
+    again: bool,
+    /// Packs that this round has still to look at.
     behind: u64,
 }
 
@@ -68,9 +78,12 @@ impl Keeper {
         let inner = Inner {
             view,
             fresh: VecDeque::new(),
+            last_put: Instant::now(),
             at_work: HashSet::new(),
             settled: 0,
             round: None,
+            is_walking: false,
+            again: false,
             behind: 0,
         };
         let keeper = Arc::new(Keeper {
@@ -82,7 +95,7 @@ impl Keeper {
             is_ending: AtomicBool::new(false),
             is_evicted: AtomicBool::new(false),
         });
-        keeper.locked().begin_round();
+        keeper.locked().begin_round(keeper.shelf.usage().packs);
         for thread in 0..2 {
             let keeper = keeper.clone();
             let spawned = std::thread::Builder::new()
@@ -148,7 +161,7 @@ impl Keeper {
         }
         inner.view = Arc::new(View::new(pool, Some(&inner.view), &self.key));
         if epoch != known.0 {
-            inner.begin_round();
+            inner.begin_round(self.shelf.usage().packs);
             self.changed.notify_all();
         }
     }
@@ -156,8 +169,9 @@ impl Keeper {
     /// Has a pack copied to those who should have it, too.
     pub fn copy_soon(&self, name: PackName) {
         let mut inner = self.locked();
+        inner.last_put = Instant::now();
         if inner.view.class.replicas > 1 {
-            inner.fresh.push_back(name);
+            inner.fresh.push_back((name, Instant::now()));
             self.changed.notify_one();
         }
     }
@@ -186,8 +200,10 @@ impl Keeper {
         let takers = view.takers(name, |id| {
             id == self.id || self.give_to(view, id, name).map_err(|error| failures.push(error)).is_ok()
         });
-        let wanted = usize::from(view.class.replicas);
         let stays = view.members().any(|(id, _)| id == self.id);
+        // Who leaves is done when all who can have it do.
+        let most = if stays { usize::MAX } else { view.current().members.len().max(1) };
+        let wanted = usize::from(view.class.replicas).min(most);
         if takers.len() >= wanted {
             return Ok(stays && (takers.contains(&self.id) || takers != view.takers(name, |_| true)));
         }
@@ -203,22 +219,27 @@ impl Keeper {
         })
     }
 
-    /// Sees to it that another one has a pack.
+    /// Sees to it that another one has a pack: whole, and synced.
     fn give_to(&self, view: &View, id: u64, name: PackName) -> Result<()> {
         let peer = view.peer(id);
         let failed = |failure: Failure| failure.into_error(peer.address());
-        let epoch = view.current().number;
-        match peer.try_ask(&Question::Length { epoch, name }, &[], None) {
-            Ok(_) => return Ok(()),
-            Err(Failure::Refused(error)) if error.kind() == Kind::NotFound => {}
-            Err(failure) => return Err(failed(failure)),
-        }
-        let bulk = self.shelf.give(name, 0, self.shelf.length(name)?)?;
-        let question = Question::Put { epoch, name, replaces: false, is_copy: true };
-        match peer.try_ask(&question, &bulk.slices(), None) {
-            Ok(_) => Ok(()),
-            Err(Failure::Refused(error)) if error.kind() == Kind::Exists => Ok(()),
-            Err(failure) => Err(failed(failure)),
+        let (epoch, length) = (view.current().number, self.shelf.length(name)?);
+        let mut is_late = false;
+        loop {
+            let replaces = match peer.try_ask(&Question::Length { epoch, name }, &[], None) {
+                Ok(answer) if answer.body == length.to_le_bytes() => return Ok(()),
+                Ok(_) => true,
+                Err(Failure::Refused(error)) if error.kind() == Kind::NotFound => false,
+                Err(failure) => return Err(failed(failure)),
+            };
+            let bulk = self.shelf.give(name, 0, length)?;
+            let question = Question::Put { epoch, name, replaces, is_copy: true };
+            match peer.try_ask(&question, &bulk.slices(), None) {
+                Ok(_) => return Ok(()),
+                // Another one has given it meanwhile; whether that is synced is asked again.
+                Err(Failure::Refused(error)) if error.kind() == Kind::Exists && !is_late => is_late = true,
+                Err(failure) => return Err(failed(failure)),
+            }
         }
     }
 
@@ -232,10 +253,16 @@ impl Keeper {
         }
     }
 
-    /// What to do next: what was just put comes first.
+    /// What to do next: what was just put comes first. All of it waits while more is being put, for a while.
     fn next_work(&self) -> Work {
         let mut inner = self.locked();
-        if let Some(name) = inner.fresh.pop_front() {
+        let quiet = inner.last_put.elapsed();
+        let is_pressing = inner.fresh.front().is_some_and(|(_, since)| since.elapsed() > YIELD_MAX);
+        if quiet < YIELD && !is_pressing {
+            drop(self.changed.wait_timeout(inner, YIELD - quiet));
+            return Work::Nothing;
+        }
+        if let Some((name, _)) = inner.fresh.pop_front() {
             return Work::Copy(name);
         }
         if let Some(round) = inner.round.take() {
@@ -252,8 +279,12 @@ impl Keeper {
             Err(error) => {
                 tracing::debug!("{error}");
                 self.rest();
-                // The next round finds it again.
-                self.locked().begin_round();
+                // The next round finds it again; one that is on its way is not begun anew for that.
+                let mut inner = self.locked();
+                match inner.is_walking {
+                    true => inner.again = true,
+                    false => inner.begin_round(self.shelf.usage().packs),
+                }
             }
         }
     }
@@ -282,9 +313,10 @@ impl Keeper {
                 Err(error) => {
                     tracing::debug!("{error}");
                     round.is_whole = false;
-                    self.locked().behind += 1;
                 }
             }
+            let mut inner = self.locked();
+            inner.behind = inner.behind.saturating_sub(1);
         }
         match packs.last() {
             Some(&(last, _)) => {
@@ -294,11 +326,14 @@ impl Keeper {
             None if round.is_whole => {
                 let mut inner = self.locked();
                 inner.settled = inner.settled.max(round.epoch);
-                inner.behind = 0;
+                (inner.behind, inner.is_walking) = (0, false);
+                if std::mem::take(&mut inner.again) {
+                    inner.begin_round(self.shelf.usage().packs);
+                }
             }
             None => {
                 self.rest();
-                self.locked().behind = 0;
+                self.locked().behind = self.shelf.usage().packs;
                 self.go_on(Round { after: None, is_whole: true, ..round });
             }
         }
@@ -324,8 +359,9 @@ impl Keeper {
 }
 
 impl Inner {
-    fn begin_round(&mut self) {
-        self.behind = 0;
+    fn begin_round(&mut self, packs: u64) {
+        self.behind = packs;
+        self.is_walking = true;
         self.round = Some(Round { epoch: self.view.current().number, after: None, is_whole: true });
     }
 }

@@ -94,6 +94,11 @@ impl ManagerService {
         Ok(())
     }
 
+    /// Gives everybody all patience again: this process itself could not hear anybody for a while.
+    pub fn forgive_silence(&self) {
+        self.reports().values_mut().for_each(|heard| heard.at = Instant::now());
+    }
+
     /// Takes those out of the pool who were not heard of for too long.
     pub fn evict_silent(&self) -> Result<Vec<u64>> {
         let state = self.catalog.state()?;
@@ -109,7 +114,7 @@ impl ManagerService {
         for &member in &silent {
             self.catalog.append(true, &mut |state| {
                 let there = state.pool().members().contains_key(&member);
-                Ok(if there { vec![Op::Pool(PoolOp::Leave(member))] } else { Vec::new() })
+                Ok(if there { vec![Op::Pool(PoolOp::Lose(member))] } else { Vec::new() })
             })?;
         }
         Ok(silent)
@@ -221,6 +226,7 @@ impl Service for ManagerService {
             }
             Question::Put { .. }
             | Question::Sync { .. }
+            | Question::Who
             | Question::Length { .. }
             | Question::Read { .. }
             | Question::List { .. }

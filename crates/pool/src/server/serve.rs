@@ -13,6 +13,10 @@ use crate::wire::{ANSWER, Channel, Key, Question, REFUSAL, STALE, TcpLink, encod
 
 /// Connections at a time. Each costs a thread that mostly sleeps.
 const CONNECTIONS_MAX: usize = 4096;
+/// Connections at a time of those who have not shown yet that they know the key.
+const STRANGERS_MAX: usize = 64;
+/// Files that a process may have open besides connections.
+const OTHER_FILES: u64 = 256;
 /// A thread that serves needs little of it.
 const STACK_BYTES: usize = 256 << 10;
 /// Bytes of an object or an answer that is held in memory at once.
@@ -151,8 +155,32 @@ impl Drop for Server {
     }
 }
 
+/// One of a limited number, for as long as it is kept.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(count: &Arc<AtomicUsize>, most: usize) -> Option<Place> {
+        let place = Place(count.clone());
+        (count.fetch_add(1, Ordering::Relaxed) < most).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Connections that leave a process enough files.
+fn connections_max() -> usize {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let files = files.unwrap_or(u64::MAX).saturating_sub(OTHER_FILES);
+    usize::try_from(files).unwrap_or(usize::MAX).clamp(16, CONNECTIONS_MAX)
+}
+
 fn accept_all(listener: &TcpListener, key: &Key, service: &Arc<dyn Service>, is_ending: &Arc<AtomicBool>) {
-    let connections = Arc::new(AtomicUsize::new(0));
+    let (connections, strangers) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let most = connections_max();
     loop {
         let accepted = listener.accept();
         if is_ending.load(Ordering::Relaxed) {
@@ -163,32 +191,37 @@ fn accept_all(listener: &TcpListener, key: &Key, service: &Arc<dyn Service>, is_
             std::thread::sleep(std::time::Duration::from_millis(50));
             continue;
         };
-        if connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
-            connections.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!("{from} is turned away: there are {CONNECTIONS_MAX} connections");
+        let places = (Place::take(&connections, most), Place::take(&strangers, STRANGERS_MAX));
+        let (Some(place), Some(stranger)) = places else {
+            tracing::warn!("{from} is turned away: there are too many connections");
             continue;
-        }
-        let (key, service, ending, count) =
-            (key.clone(), service.clone(), is_ending.clone(), connections.clone());
+        };
+        let (key, service, ending) = (key.clone(), service.clone(), is_ending.clone());
         let talk = move || {
-            if let Err(error) = talk(stream, &key, &*service, &ending) {
+            let _place = place;
+            if let Err(error) = talk(stream, &key, &*service, &ending, stranger) {
                 tracing::debug!("{from}: {error}");
             }
-            count.fetch_sub(1, Ordering::Relaxed);
         };
         let spawned =
             std::thread::Builder::new().name("stdchk-serve".into()).stack_size(STACK_BYTES).spawn(talk);
         if let Err(error) = spawned {
-            connections.fetch_sub(1, Ordering::Relaxed);
             tracing::warn!("{from} is turned away: {error}");
         }
     }
 }
 
 /// Answers what comes over one connection.
-fn talk(stream: TcpStream, key: &Key, service: &dyn Service, is_ending: &AtomicBool) -> Result<()> {
+fn talk(
+    stream: TcpStream,
+    key: &Key,
+    service: &dyn Service,
+    is_ending: &AtomicBool,
+    stranger: Place,
+) -> Result<()> {
     let link = TcpLink::new(stream).map_err(|error| Error::io("a connection cannot be used", error))?;
     let mut channel = Channel::accept(Box::new(link), key)?;
+    drop(stranger);
     while let Some(frame) = channel.receive(None)? {
         if is_ending.load(Ordering::Relaxed) {
             return Ok(());
@@ -201,7 +234,12 @@ fn talk(stream: TcpStream, key: &Key, service: &dyn Service, is_ending: &AtomicB
             channel: &mut channel,
         };
         let answered = match Question::decode(frame.kind, &frame.body) {
-            Ok(question) => service.answer(question, &mut incoming),
+            // Those that take bulk do nothing before all of it has come, and with it the code of the frame. Nobody else may do anything
+            // upon a frame of which nothing is proven.
+            Ok(question) if question.takes_bulk() || frame.bulk == 0 => {
+                service.answer(question, &mut incoming)
+            }
+            Ok(_) => Err(Error::invalid("bytes that nobody asked for").into()),
             Err(error) => Err(error.into()),
         };
         let (is_finished, is_lost) = (incoming.is_finished, incoming.is_lost);

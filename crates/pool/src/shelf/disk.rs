@@ -1,19 +1,32 @@
 //! A folder that is lent.
+//!
+//! A pack lies in a file of its own name: its bytes, a u64 sum of each block of 64 KiB, its length as u64, and the sum of these two. A file
+//! has its name only when it is whole, or when a power cut has torn it: then its end, or a sum, says so, and it is none.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use stdchk_object::error::Context;
 use stdchk_object::{Error, Kind, PackName, Result};
-use stdchk_store::Store;
-use stdchk_store_dir::DirStore;
+use stdchk_store_dir::fs::Fs;
 
-use super::{Bulk, Shelf, Source, Usage};
+use super::{BLOCK_BYTES, Bulk, Shelf, Source, Usage, sum};
+
+/// Where packs lie, by the first byte of their names, and where they are written.
+const PACKS: &str = "packs";
+const TEMPORARY: &str = "tmp";
+const TAIL_BYTES: usize = 16;
 
 /// Packs in a folder, of which this process is the only user.
 pub struct LentDisk {
-    store: DirStore,
+    fs: Arc<dyn Fs>,
+    /// For messages.
+    place: String,
     capacity: u64,
     inner: Mutex<Inner>,
+    counter: AtomicU64,
 }
 
 #[derive(Default)]
@@ -23,20 +36,154 @@ struct Inner {
     used: u64,
 }
 
+fn folder_of(name: PackName) -> String {
+    format!("{PACKS}/{:02x}", name.session.0 >> 56)
+}
+
+fn path_of(name: PackName) -> String {
+    format!("{}/{name}", folder_of(name))
+}
+
+fn blocks_of(len: u64) -> u64 {
+    len.div_ceil(BLOCK_BYTES as u64)
+}
+
+/// Bytes of the file of a pack of that length.
+fn file_len(len: u64) -> u64 {
+    len + blocks_of(len) * 8 + TAIL_BYTES as u64
+}
+
 impl LentDisk {
-    /// Lends so many bytes of what `store` has room for. What is there from before is there again.
-    pub fn open(store: DirStore, capacity: u64) -> Result<LentDisk> {
-        store.prepare()?;
-        let mut inner = Inner::default();
-        store.list(&mut |name, len| {
-            inner.packs.insert(name, len);
-            inner.used += len;
-        })?;
-        Ok(LentDisk { store, capacity, inner: Mutex::new(inner) })
+    /// Lends so many bytes. What is there whole from before is there again; what is torn is removed.
+    pub fn open(fs: Arc<dyn Fs>, place: &str, capacity: u64) -> Result<LentDisk> {
+        let disk = LentDisk {
+            fs,
+            place: place.to_owned(),
+            capacity,
+            inner: Mutex::default(),
+            counter: AtomicU64::new(0),
+        };
+        for folder in [PACKS, TEMPORARY] {
+            disk.fs.make_dir(folder).context(|| disk.failed("cannot make", folder))?;
+        }
+        disk.fs.sync_dir("").context(|| disk.failed("cannot sync", ""))?;
+        for entry in disk.fs.list(TEMPORARY).context(|| disk.failed("cannot list", TEMPORARY))? {
+            disk.unlink(&format!("{TEMPORARY}/{}", entry.name))?;
+        }
+        for folder in disk.fs.list_dirs(PACKS).context(|| disk.failed("cannot list", PACKS))? {
+            disk.take_in(&format!("{PACKS}/{folder}"))?;
+        }
+        Ok(disk)
+    }
+
+    fn take_in(&self, folder: &str) -> Result<()> {
+        for entry in self.fs.list(folder).context(|| self.failed("cannot list", folder))? {
+            let Ok(name) = entry.name.parse::<PackName>() else { continue };
+            let path = path_of(name);
+            match self.read_tail(&path, entry.len) {
+                Ok(len) if folder_of(name) == folder => {
+                    let mut inner = self.inner();
+                    inner.packs.insert(name, len);
+                    inner.used += len;
+                }
+                Err(error) if error.kind() == Kind::Corrupt => {
+                    tracing::warn!("{error}; others have it");
+                    self.unlink(&path)?;
+                }
+                Ok(_) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The length of the pack in a file, by its end.
+    fn read_tail(&self, path: &str, file: u64) -> Result<u64> {
+        let torn = || Error::corrupt(self.failed("torn pack", path));
+        let start = file.checked_sub(TAIL_BYTES as u64).ok_or_else(torn)?;
+        let tail =
+            self.fs.read_range(path, start, TAIL_BYTES).context(|| self.failed("cannot read", path))?;
+        let (len, code) = tail.split_first_chunk::<8>().ok_or_else(torn)?;
+        let len = u64::from_le_bytes(*len);
+        let is_whole = code == sum(&len.to_le_bytes()).to_le_bytes() && len < file && file_len(len) == file;
+        if is_whole { Ok(len) } else { Err(torn()) }
+    }
+
+    fn failed(&self, what: &str, path: &str) -> String {
+        format!("{what} {}/{path}", self.place)
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn unlink(&self, path: &str) -> Result<()> {
+        match self.fs.unlink(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io(self.failed("cannot remove", path), error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes a pack whole, and only then gives it its name.
+    fn write(&self, name: PackName, bytes: &[u8], replaces: bool) -> Result<()> {
+        let path = path_of(name);
+        let temporary = format!("{TEMPORARY}/{}", self.counter.fetch_add(1, Ordering::Relaxed));
+        let sums: Vec<u8> = bytes.chunks(BLOCK_BYTES).flat_map(|block| sum(block).to_le_bytes()).collect();
+        let len = (bytes.len() as u64).to_le_bytes();
+        let written = self
+            .fs
+            .make_dir(&folder_of(name))
+            .and_then(|_| self.fs.write_new(&temporary, &[bytes, &sums, &len, &sum(&len).to_le_bytes()]))
+            .and_then(|()| match replaces {
+                true => self.fs.rename(&temporary, &path),
+                false => self.fs.link(&temporary, &path),
+            });
+        let _ = self.fs.unlink(&temporary);
+        written.context(|| self.failed("cannot write pack", &path))
+    }
+
+    fn remove_one(&self, name: PackName) -> Result<()> {
+        self.unlink(&path_of(name))?;
+        let mut inner = self.inner();
+        inner.used -= inner.packs.remove(&name).unwrap_or(0);
+        Ok(())
+    }
+
+    /// Reads whole blocks, and checks each.
+    fn read_blocks(&self, name: PackName, len: u64, from: u64, to: u64) -> Result<Vec<u8>> {
+        let path = path_of(name);
+        let block = BLOCK_BYTES as u64;
+        let bytes = ((to * block).min(len) - from * block) as usize;
+        let mut read = vec![0; bytes];
+        let mut sums = vec![0; ((to - from) * 8) as usize];
+        let done = self
+            .fs
+            .read_at(&path, from * block, &mut [&mut read])
+            .and_then(|()| self.fs.read_at(&path, len + from * 8, &mut [&mut sums]));
+        match done {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(Error::corrupt(self.failed("torn pack", &path)));
+            }
+            done => done.context(|| self.failed("cannot read", &path))?,
+        }
+        let all_fit =
+            read.chunks(BLOCK_BYTES).zip(sums.as_chunks::<8>().0).all(|(b, s)| sum(b).to_le_bytes() == *s);
+        if all_fit { Ok(read) } else { Err(Error::corrupt(self.failed("rotten pack", &path))) }
+    }
+}
+
+/// Some of the bytes that were read.
+struct Part {
+    bytes: Vec<u8>,
+    skip: usize,
+    len: usize,
+}
+
+impl Bulk for Part {
+    fn slices(&self) -> Vec<&[u8]> {
+        vec![&self.bytes[self.skip..self.skip + self.len]]
     }
 }
 
@@ -53,41 +200,45 @@ impl Shelf for LentDisk {
             inner.used += len;
         }
         let mut bytes = Vec::new();
-        let taken = receive(len, source, &mut bytes).and_then(|()| match replaces {
-            true => self.store.replace(name, &[&bytes]),
-            false => self.store.put(name, &[&bytes]),
-        });
+        let taken = receive(len, source, &mut bytes).and_then(|()| self.write(name, &bytes, replaces));
         let mut inner = self.inner();
         inner.used -= match &taken {
             Ok(()) => inner.packs.insert(name, len).unwrap_or(0),
             Err(_) => len,
         };
-        drop(inner);
-        if let Err(error) = &taken
-            && error.kind() != Kind::Exists
-            && !replaces
-        {
-            // What was written in part is nobody's.
-            let _ = self.store.remove(&[name]);
-        }
         taken
     }
 
     fn give(&self, name: PackName, offset: u64, len: u64) -> Result<Box<dyn Bulk>> {
-        if offset.checked_add(len).is_none_or(|end| self.length(name).is_ok_and(|length| end > length)) {
+        let length = self.length(name)?;
+        let Some(end) = offset.checked_add(len).filter(|&end| end <= length) else {
             return Err(Error::corrupt(format!("pack {name} ends before byte {offset}+{len}")));
+        };
+        let block = BLOCK_BYTES as u64;
+        let from = offset / block;
+        let read = self.read_blocks(name, length, from, end.div_ceil(block).max(from));
+        if read.as_ref().is_err_and(|error| error.kind() == Kind::Corrupt) {
+            // It is none any more: others are asked, and whoever looks for copies sees that one is missing.
+            self.remove_one(name)?;
         }
-        let mut bytes = vec![0; len as usize];
-        self.store.read(name, offset, &mut bytes)?;
-        Ok(Box::new(bytes))
+        Ok(Box::new(Part { bytes: read?, skip: (offset - from * block) as usize, len: len as usize }))
     }
 
     fn length(&self, name: PackName) -> Result<u64> {
-        self.store.length(name)
+        let missing = || Error::new(Kind::NotFound, format!("pack {name} is not here"));
+        self.inner().packs.get(&name).copied().ok_or_else(missing)
     }
 
     fn sync(&self, names: &[PackName]) -> Result<()> {
-        self.store.sync(names)
+        for &name in names {
+            let path = path_of(name);
+            self.length(name)?;
+            self.fs.sync_file(&path).context(|| self.failed("cannot sync", &path))?;
+            for folder in [&folder_of(name), PACKS] {
+                self.fs.sync_dir(folder).context(|| self.failed("cannot sync", folder))?;
+            }
+        }
+        Ok(())
     }
 
     fn list(&self, after: Option<PackName>, most: usize) -> Result<Vec<(PackName, u64)>> {
@@ -97,11 +248,7 @@ impl Shelf for LentDisk {
     }
 
     fn remove(&self, names: &[PackName]) -> Result<()> {
-        self.store.remove(names)?;
-        let mut inner = self.inner();
-        let gone: u64 = names.iter().filter_map(|name| inner.packs.remove(name)).sum();
-        inner.used -= gone;
-        Ok(())
+        names.iter().try_for_each(|&name| self.remove_one(name))
     }
 
     fn usage(&self) -> Usage {

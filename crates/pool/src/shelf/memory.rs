@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use stdchk_object::{Error, Kind, PackName, Result};
 
-use super::{Bulk, Shelf, Source, Usage};
+use super::{BLOCK_BYTES, Bulk, Shelf, Source, Usage, sum};
 
-/// Small enough that little is lost at the end of a pack, large enough that blocks cost nothing.
-const BLOCK_BYTES: usize = 64 << 10;
-/// Blocks without a pack that are kept, because memory that was never touched is slow to get.
+/// Blocks without a pack that are always kept, because memory that was never touched is slow to get.
 const SPARE_BLOCKS: usize = 1024;
+/// Of the others, one in so many is given back with each tidying.
+const GIVEN_BACK: usize = 64;
 
 type Block = Box<[u8]>;
 
@@ -25,12 +25,7 @@ struct Pack {
 
 impl Drop for Pack {
     fn drop(&mut self) {
-        let mut spare = self.home.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        while spare.len() < SPARE_BLOCKS
-            && let Some(block) = self.blocks.pop()
-        {
-            spare.push(block);
-        }
+        self.home.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).append(&mut self.blocks);
     }
 }
 
@@ -90,11 +85,6 @@ impl LentMemory {
         source.finish()?;
         Ok(pack)
     }
-}
-
-/// Tells rot, not malice: those who read check hashes themselves.
-fn sum(bytes: &[u8]) -> u64 {
-    twox_hash::XxHash3_64::oneshot(bytes)
 }
 
 impl Pack {
@@ -165,6 +155,8 @@ impl Shelf for LentMemory {
         let block = BLOCK_BYTES as u64;
         for at in (offset / block) as usize..end.div_ceil(block) as usize {
             if sum(pack.block(at)) != pack.sums[at] {
+                // It is none any more: others are asked, and whoever looks for copies sees that one is missing.
+                self.remove(&[name])?;
                 return Err(Error::corrupt(format!("pack {name} has rotted in memory")));
             }
         }
@@ -193,6 +185,14 @@ impl Shelf for LentMemory {
         drop(inner);
         drop(gone);
         Ok(())
+    }
+
+    fn tidy(&self) {
+        let mut spare = self.spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let kept = spare.len() - spare.len().saturating_sub(SPARE_BLOCKS).div_ceil(GIVEN_BACK);
+        let given = spare.split_off(kept);
+        drop(spare);
+        drop(given);
     }
 
     fn usage(&self) -> Usage {

@@ -8,6 +8,15 @@ use stdchk_object::{PackName, Result};
 pub use disk::LentDisk;
 pub use memory::LentMemory;
 
+/// Bytes of a block, which has a sum of its own: small enough that little is read for little, and that little is lost at the end of a pack;
+/// large enough that blocks cost nothing.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// Tells rot, not malice: those who read check hashes themselves.
+fn sum(bytes: &[u8]) -> u64 {
+    twox_hash::XxHash3_64::oneshot(bytes)
+}
+
 /// How full a shelf is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
@@ -53,6 +62,8 @@ pub trait Shelf: Send + Sync {
     fn list(&self, after: Option<PackName>, most: usize) -> Result<Vec<(PackName, u64)>>;
     /// Removes packs; those that are not there are passed over.
     fn remove(&self, names: &[PackName]) -> Result<()>;
+    /// Gives back some of what was got and is not needed any more. Called now and then.
+    fn tidy(&self) {}
     /// How full it is.
     fn usage(&self) -> Usage;
 }

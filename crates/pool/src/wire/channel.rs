@@ -125,6 +125,11 @@ impl Channel {
         Ok(Some(Frame { kind: head[0], body, bulk }))
     }
 
+    /// Whether the other side has not ended, as far as is known here.
+    pub fn is_open(&mut self) -> bool {
+        self.link.is_open()
+    }
+
     /// Receives the next bytes of the bulk.
     pub fn receive_bulk(&mut self, buffer: &mut [u8]) -> Result<()> {
         if buffer.len() as u64 > self.bulk_left {

@@ -1,6 +1,6 @@
 //! The beginning of a connection: version, and proof that both sides know the key.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stdchk_object::{Error, Kind, Result};
 
@@ -13,7 +13,7 @@ const VERSION: u16 = 1;
 /// Frames are authenticated by codes.
 const MODE_AUTHENTICATED: u8 = 0;
 const HELLO_BYTES: usize = 12 + NONCE_BYTES;
-/// How long each of its steps may take.
+/// How long all of it may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn hello() -> Result<[u8; HELLO_BYTES]> {
@@ -60,14 +60,15 @@ impl Channel {
     pub fn begin(mut link: Box<dyn Link>, key: &Key) -> Result<Channel> {
         let lost = |error| Error::io("the pool does not greet back", error).with_kind(Kind::Io);
         link.set_patience(Some(PATIENCE)).map_err(lost)?;
+        let deadline = Instant::now() + PATIENCE;
         let ours = hello()?;
         link.send(&[&ours]).map_err(lost)?;
         let mut theirs = [0; HELLO_BYTES];
-        link.receive(&mut theirs).map_err(lost)?;
+        link.receive_until(&mut theirs, deadline).map_err(lost)?;
         check(&theirs)?;
         let nonces = nonces(&ours, &theirs);
         let mut proof = [0; CODE_BYTES];
-        link.receive(&mut proof).map_err(lost)?;
+        link.receive_until(&mut proof, deadline).map_err(lost)?;
         if !same(&proof, &key.proof(Side::Server, &nonces)) {
             return Err(denied());
         }
@@ -79,8 +80,9 @@ impl Channel {
     pub fn accept(mut link: Box<dyn Link>, key: &Key) -> Result<Channel> {
         let lost = |error| Error::io("a greeting broke off", error).with_kind(Kind::Io);
         link.set_patience(Some(PATIENCE)).map_err(lost)?;
+        let deadline = Instant::now() + PATIENCE;
         let mut theirs = [0; HELLO_BYTES];
-        link.receive(&mut theirs).map_err(lost)?;
+        link.receive_until(&mut theirs, deadline).map_err(lost)?;
         let ours = hello()?;
         if let Err(error) = check(&theirs) {
             // So that the other side can say what is wrong.
@@ -90,7 +92,7 @@ impl Channel {
         let nonces = nonces(&theirs, &ours);
         link.send(&[&ours, &key.proof(Side::Server, &nonces)]).map_err(lost)?;
         let mut proof = [0; CODE_BYTES];
-        link.receive(&mut proof).map_err(lost)?;
+        link.receive_until(&mut proof, deadline).map_err(lost)?;
         if !same(&proof, &key.proof(Side::Client, &nonces)) {
             return Err(denied());
         }

@@ -1,6 +1,7 @@
 //! The key of a pool, and what is derived from it.
 
 use std::fmt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -49,6 +50,12 @@ impl Key {
     pub fn read(path: &Path) -> Result<Key> {
         let read = || format!("cannot read the pool's key from {}", path.display());
         let text = std::fs::read_to_string(path).context(read)?;
+        let mode = std::fs::metadata(path).context(read)?.permissions().mode();
+        if mode & 0o077 != 0 {
+            let text =
+                format!("{} can be read by others, so it keeps no secret: chmod 600 it", path.display());
+            return Err(Error::new(Kind::Denied, text));
+        }
         text.trim().parse::<Key>().context(read)
     }
 
@@ -95,7 +102,7 @@ impl FromStr for Key {
     fn from_str(text: &str) -> Result<Key> {
         let bad =
             || Error::invalid("a pool's key is 64 hexadecimal digits, as 'stdchk pool key' prints them");
-        if text.len() != 64 || !text.is_ascii() {
+        if text.len() != 64 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             return Err(bad());
         }
         let mut bytes = [0; 32];
@@ -131,7 +138,7 @@ mod tests {
         assert_eq!(key.to_string().parse::<Key>().unwrap(), key);
         assert_ne!(key, Key::random().unwrap());
         let (long, odd) = ("0".repeat(66), format!("{}+1", "0".repeat(62)));
-        for text in ["", "xyz", &key.to_string()[1..], &long, &odd.replace("+1", "é")] {
+        for text in ["", "xyz", &key.to_string()[1..], &long, &odd, &odd.replace("+1", "é")] {
             assert!(text.parse::<Key>().is_err(), "{text}");
         }
     }

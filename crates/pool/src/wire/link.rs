@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 use stdchk_object::error::Context;
@@ -19,6 +19,10 @@ pub trait Link: Send {
     fn receive_first(&mut self) -> io::Result<Option<u8>>;
     /// How long a single step may take before the other side counts as gone.
     fn set_patience(&mut self, patience: Option<Duration>) -> io::Result<()>;
+    /// Fills a buffer until a moment at the latest, however slowly it comes.
+    fn receive_until(&mut self, buffer: &mut [u8], deadline: Instant) -> io::Result<()>;
+    /// Whether the other side has not ended, as far as is known here.
+    fn is_open(&mut self) -> bool;
 }
 
 /// Bytes that go to the kernel with one call.
@@ -64,6 +68,30 @@ impl Link for TcpLink {
     fn set_patience(&mut self, patience: Option<Duration>) -> io::Result<()> {
         self.0.set_read_timeout(patience)?;
         self.0.set_write_timeout(patience)
+    }
+
+    fn receive_until(&mut self, mut buffer: &mut [u8], deadline: Instant) -> io::Result<()> {
+        while !buffer.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.0.set_read_timeout(Some(left))?;
+            match self.0.read(buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(some) => buffer = &mut buffer[some..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn is_open(&mut self) -> bool {
+        // Nothing may come while nothing was asked: what can be read is the end.
+        let nothing_comes = self.0.set_nonblocking(true).is_ok()
+            && self.0.peek(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        self.0.set_nonblocking(false).is_ok() && nothing_comes
     }
 }
 

@@ -5,6 +5,8 @@ mod hello;
 mod key;
 mod link;
 mod question;
+#[cfg(test)]
+mod tests;
 
 pub use channel::{Channel, Frame};
 pub use key::Key;

@@ -19,7 +19,8 @@ pub enum Question {
     Put { epoch: u64, name: PackName, replaces: bool, is_copy: bool },
     /// Make these packs as safe as the pool promises.
     Sync { epoch: u64, names: Vec<PackName> },
-    /// How long is this pack? Who asks as a member of an epoch, and not of epoch 0, is refused by those who know a newer one.
+    /// How long is this pack? Who asks as a member of an epoch, and not of epoch 0, is refused by those who know a newer one, and gets
+    /// the answer when the pack is synced.
     Length { epoch: u64, name: PackName },
     /// Give me these bytes of a pack.
     Read { name: PackName, offset: u64, len: u64 },
@@ -27,6 +28,8 @@ pub enum Question {
     List { after: Option<PackName> },
     /// Forget these packs.
     Remove { names: Vec<PackName> },
+    /// Who are you?
+    Who,
     /// What came since?
     Tail { boot: u64, number: u64 },
     /// Append what I decided.
@@ -146,6 +149,7 @@ impl Question {
                 encode_all(names, &mut w, pack);
                 6
             }
+            Question::Who => 7,
             Question::Tail { boot, number } => {
                 w.u64(*boot);
                 w.varint(*number);
@@ -205,6 +209,16 @@ impl Question {
         (kind, w.into_bytes())
     }
 
+    /// Whether bulk comes with it.
+    pub fn takes_bulk(&self) -> bool {
+        matches!(self, Question::Put { .. } | Question::Create { .. } | Question::Replace { .. })
+    }
+
+    /// Whether asking it twice is as good as asking it once.
+    pub fn may_repeat(&self) -> bool {
+        !matches!(self, Question::Put { .. } | Question::Create { .. } | Question::Append { .. })
+    }
+
     /// Reads a question.
     pub fn decode(kind: u8, body: &[u8]) -> Result<Question> {
         let mut reader = Reader::new(body, "question");
@@ -221,6 +235,7 @@ impl Question {
             4 => Question::Read { name: PackName::decode(r)?, offset: r.varint()?, len: r.varint()? },
             5 => Question::List { after: packs(r)?.pop() },
             6 => Question::Remove { names: packs(r)? },
+            7 => Question::Who,
             16 => Question::Tail { boot: r.u64()?, number: r.varint()? },
             17 => {
                 let (boot, number, durable) = (r.u64()?, r.varint()?, r.u8()? == 1);
@@ -284,6 +299,7 @@ mod tests {
             Question::List { after: None },
             Question::List { after: Some(name) },
             Question::Remove { names: vec![] },
+            Question::Who,
             Question::Tail { boot: 1, number: 2 },
             Question::Append { boot: 1, number: 2, durable: true, ops: vec![Op::End(SessionId(1))] },
             Question::Beat { session: SessionId(9) },

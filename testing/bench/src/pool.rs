@@ -1,0 +1,270 @@
+//! Pools on loopback: one saver and several benefactors share the machine, as does the limit that is measured beside them.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use stdchk_kit::{Random, generate};
+
+use crate::timing::{Figures, Run, command_exists, sync_all};
+use crate::{Bench, remove};
+
+/// Commits that are timed together.
+const COMMITS: usize = 200;
+/// Savers at a time.
+const SAVERS: usize = 16;
+
+/// The processes of a pool, ended with it.
+struct Pool<'b> {
+    bench: &'b Bench,
+    dir: PathBuf,
+    address: String,
+    processes: Vec<Child>,
+}
+
+impl<'b> Pool<'b> {
+    fn start(bench: &'b Bench, replicas: usize, benefactors: usize) -> Pool<'b> {
+        let dir = bench.path("pool");
+        std::fs::create_dir(&dir).expect("a folder for a pool");
+        let mut pool = Pool { bench, dir, address: String::new(), processes: Vec::new() };
+        let key = pool.path("key");
+        pool.run(&["pool", "key", &key]).go();
+        let (state, replicas) = (pool.path("state"), replicas.to_string());
+        pool.address = pool.spawn(&[
+            "pool",
+            "start",
+            "--listen",
+            "127.0.0.1:0",
+            "--state",
+            &state,
+            "--replicas",
+            &replicas,
+        ]);
+        for benefactor in 0..benefactors {
+            let domain = format!("host={benefactor}");
+            pool.spawn(&["pool", "join", &pool.address.clone(), "--memory", "4GiB", "--domain", &domain]);
+        }
+        pool
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.join(name).to_str().expect("a path that is text").to_owned()
+    }
+
+    fn run(&self, args: &[&str]) -> Run {
+        let mut run = Run::new(&self.bench.stdchk);
+        run.env("STDCHK_STORE", format!("pool://{}", self.address))
+            .env("STDCHK_POOL_KEY", self.dir.join("key"));
+        run.args(&["-q"]).args(args);
+        run
+    }
+
+    /// Starts a process that says where it listens.
+    fn spawn(&mut self, args: &[&str]) -> String {
+        let mut command = Command::new(&self.bench.stdchk);
+        command.args(args).arg("--json").env("STDCHK_POOL_KEY", self.dir.join("key"));
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("stdchk starts");
+        let mut said = String::new();
+        let stdout = child.stdout.take().expect("piped");
+        BufReader::new(stdout).read_line(&mut said).expect("it says where it listens");
+        self.processes.push(child);
+        said.split("\"listen\":\"").nth(1).expect("an address").split('"').next().expect("its end").to_owned()
+    }
+
+    fn save(&self, app: &str, step: usize, file: &Path, durability: &str) -> f64 {
+        let (step, file) = (step.to_string(), file.to_str().expect("a path that is text"));
+        sync_all();
+        self.run(&["save", app, "--step", &step, file, "--durability", durability]).go()
+    }
+
+    fn clear(&self) {
+        self.run(&["forget", "--all", "bench"]).go();
+        for _ in 0..2 {
+            self.run(&["gc"]).go();
+        }
+    }
+
+    /// Seconds of processor time that the benefactors took.
+    fn seconds_of_benefactors(&self) -> f64 {
+        let ticks = |child: &Child| {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+            let behind = stat.rsplit(')').next().unwrap_or_default().to_owned();
+            let fields = behind.split_whitespace().skip(11).take(2);
+            fields.filter_map(|field| field.parse::<f64>().ok()).sum::<f64>()
+        };
+        // The manager is the first; a tick is a hundredth of a second.
+        self.processes.iter().skip(1).map(ticks).sum::<f64>() / 100.0
+    }
+}
+
+impl Drop for Pool<'_> {
+    fn drop(&mut self) {
+        for process in &mut self.processes {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        remove(&self.dir);
+    }
+}
+
+/// Bytes a second over one stream on loopback, as iperf3 has it.
+fn loopback() -> f64 {
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|l| l.local_addr())
+        .expect("a port")
+        .port()
+        .to_string();
+    let mut server = Command::new("iperf3");
+    let server = server.args(["-s", "-1", "-p", &port]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let mut server = server.expect("iperf3 starts");
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let client = Command::new("iperf3").args(["-c", "127.0.0.1", "-p", &port, "-t", "2", "--json"]).output();
+    let text = String::from_utf8(client.expect("iperf3 runs").stdout).expect("JSON");
+    let _ = server.wait();
+    let received = text.split("\"sum_received\"").nth(1).expect("iperf3 says what was received");
+    let bits = received.split("\"bits_per_second\":").nth(1).expect("how fast");
+    bits.trim_start()
+        .split([',', '\n', '}'])
+        .next()
+        .expect("a number")
+        .trim()
+        .parse::<f64>()
+        .expect("a number")
+        / 8.0
+}
+
+/// Saves to four benefactors and back, and what the application sees of copies.
+pub fn measure(bench: &Bench) {
+    if !command_exists("iperf3") {
+        return println!("no pools: iperf3 is needed for their limit\n");
+    }
+    println!(
+        "## A pool on loopback: {} MiB that do not compress, four benefactors that lend memory\n",
+        bench.mib
+    );
+    let file = bench.path("state");
+    let mut image = Random::new(5).bytes(bench.mib << 20);
+    let mut figures = Figures::default();
+    let bytes = (bench.mib << 20) as f64;
+    let mut benefactors = 0.0;
+    for round in 0..bench.rounds {
+        figures.add("one stream of iperf3", bytes / loopback());
+        for replicas in [1, 2] {
+            let pool = Pool::start(bench, replicas, 4);
+            std::fs::write(&file, &image).expect("room for the input");
+            // Memory that was never touched would be measured otherwise.
+            pool.save("bench", 1, &file, "staged");
+            pool.clear();
+            let before = pool.seconds_of_benefactors();
+            let name =
+                |what: &str| format!("{what}, {replicas} {}", if replicas == 1 { "copy" } else { "copies" });
+            figures.add(&name("first save, staged"), pool.save("bench", 2, &file, "staged"));
+            if replicas == 1 {
+                benefactors += pool.seconds_of_benefactors() - before;
+                let mut next = image.clone();
+                generate::touch_pages(&mut next, 10, &mut Random::new(round as u64));
+                std::fs::write(&file, &next).expect("room for the input");
+                figures.add("next save, staged", pool.save("bench", 3, &file, "staged"));
+                let to = bench.path("restored");
+                sync_all();
+                figures.add(
+                    "restore",
+                    pool.run(&["restore", "bench@2", "--to", to.to_str().expect("text")]).go(),
+                );
+                assert!(std::fs::read(to.join("state")).expect("restored") == image, "wrong bytes");
+                remove(&to);
+            }
+            pool.clear();
+            if replicas == 2 {
+                figures.add("first save, replicated, 2 copies", pool.save("bench", 4, &file, "replicated"));
+            }
+        }
+        image[..8].copy_from_slice(&(round as u64).to_le_bytes());
+    }
+    figures.print("seconds");
+    let line = |what: &str, ratio: f64, wanted: &str| println!("| {what} | {ratio:.2} | {wanted} |");
+    println!("| ratio | | wanted |\n|---|---|---|");
+    line(
+        "first save, staged, against one stream of iperf3",
+        figures.ratio("one stream of iperf3", "first save, staged, 1 copy"),
+        "0.2",
+    );
+    line("restore, against the same", figures.ratio("one stream of iperf3", "restore"), "0.2");
+    line(
+        "next save, 10 % changed, against the first",
+        figures.ratio("first save, staged, 1 copy", "next save, staged"),
+        "5",
+    );
+    line(
+        "time of two copies, staged, against one",
+        figures.ratio("first save, staged, 2 copies", "first save, staged, 1 copy"),
+        "at most 1.25",
+    );
+    let per_gb = benefactors / bench.rounds as f64 / (bytes / 1e9);
+    println!("\nProcessor seconds of all benefactors for a GB that is saved: {per_gb:.2}\n");
+    commits(bench);
+    together(bench);
+    remove(&file);
+}
+
+/// Small checkpoints, one after the other, by several processes of one shell each.
+fn commits(bench: &Bench) {
+    let pool = Pool::start(bench, 1, 2);
+    let file = bench.path("small");
+    std::fs::write(&file, b"a little state").expect("room for the input");
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for saver in 0..4 {
+            let (pool, file) = (&pool, &file);
+            scope.spawn(move || {
+                for step in 0..COMMITS / 4 {
+                    pool.save(&format!("app{saver}"), step, file, "staged");
+                }
+            });
+        }
+    });
+    let rate = COMMITS as f64 / begun.elapsed().as_secs_f64();
+    println!("Small checkpoints, a process each, four at a time: {rate:.0} a second\n");
+}
+
+/// Sixteen savers at once against one.
+fn together(bench: &Bench) {
+    let pool = Pool::start(bench, 1, 4);
+    let mib = (bench.mib / SAVERS / 2).max(1);
+    let files: Vec<PathBuf> = (0..SAVERS).map(|saver| bench.path(&format!("rank{saver}"))).collect();
+    for (saver, file) in files.iter().enumerate() {
+        std::fs::write(file, Random::new(saver as u64 + 100).bytes(mib << 20)).expect("room for the input");
+    }
+    let mut figures = Figures::default();
+    for round in 0..bench.rounds {
+        for file in &files {
+            figures.add("alone", pool.save(&format!("bench{round}"), 1, file, "staged"));
+        }
+        sync_all();
+        let begun = Instant::now();
+        let times: Vec<f64> = std::thread::scope(|scope| {
+            let savers: Vec<_> = files
+                .iter()
+                .enumerate()
+                .map(|(saver, file)| {
+                    let pool = &pool;
+                    scope.spawn(move || {
+                        let mut run = pool.run(&["save", &format!("at-once{round}-{saver}"), "--step", "1"]);
+                        run.args(&["--parent", "none", "--durability", "staged", "--chunking", "page:8192"]);
+                        run.args(&[file.to_str().expect("text")]).go()
+                    })
+                })
+                .collect();
+            savers.into_iter().map(|saver| saver.join().expect("a saver")).collect()
+        });
+        figures.add("all at once", begun.elapsed().as_secs_f64());
+        let mean = times.iter().sum::<f64>() / times.len() as f64;
+        figures.add("slowest against mean", times.iter().copied().fold(0.0, f64::max) / mean);
+    }
+    figures.print("seconds");
+    let aggregate = figures.median("alone").expect("measured") * SAVERS as f64
+        / figures.median("all at once").expect("measured");
+    println!("Aggregate of {SAVERS} savers against one: {aggregate:.2} (wanted: 0.9)\n");
+    files.iter().for_each(|file| remove(file));
+}
