@@ -15,5 +15,5 @@ mod wire;
 
 pub use client::{Peer, PoolCatalog, PoolObjects, PoolStore};
 pub use server::{Benefactor, Lend, ManagerService, Server, Service};
-pub use shelf::{LentDisk, LentMemory, Shelf, Source, Usage};
+pub use shelf::{Bulk, LentDisk, LentMemory, Shelf, Source, Usage};
 pub use wire::{Key, Report};

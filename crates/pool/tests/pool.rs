@@ -2,15 +2,19 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use stdchk::{AppName, Codec, Coding, Preference, Repository, SaveOptions, Spec};
 use stdchk_catalog::{Catalog, Class, Medium, Member, Op, PoolOp, conformance};
 use stdchk_catalog_log::LogCatalog;
 use stdchk_kit::{Random, SimFs};
-use stdchk_object::{Kind, PackName, SessionId};
+use stdchk_object::hash::Domain;
+use stdchk_object::pack::{self, ChunkKind, FooterBuilder};
+use stdchk_object::{Kind, PackName, Result, SessionId};
 use stdchk_pool::{
-    Benefactor, Key, Lend, LentMemory, ManagerService, Peer, PoolCatalog, PoolObjects, PoolStore, Server,
-    Shelf,
+    Benefactor, Bulk, Key, Lend, LentMemory, ManagerService, Peer, PoolCatalog, PoolObjects, PoolStore,
+    Server, Shelf, Source, Usage,
 };
 use stdchk_store::{Objects, Store};
 use stdchk_store_dir::DirStore;
@@ -101,9 +105,18 @@ fn name(number: u32) -> PackName {
     PackName { session: SessionId(0xabcd), writer: 1, number }
 }
 
+/// A pack of one run of a few chunks.
+fn pack(name: PackName, data: &[u8]) -> Vec<u8> {
+    let chunks = data.chunks(4096).map(|chunk| (chunk.len() as u32, Domain::Data.hash(chunk)));
+    let mut builder = FooterBuilder::new(name);
+    builder.push(ChunkKind::Data, Coding::NONE, &[data], &chunks.collect::<Vec<_>>(), &[]);
+    [&pack::header(name)[..], data, &builder.seal().bytes].concat()
+}
+
 fn packs(count: u32) -> Vec<(PackName, Vec<u8>)> {
     let mut random = Random::new(7);
-    (0..count).map(|number| (name(number), random.bytes(200_000 + number as usize))).collect()
+    let mut one = |number| pack(name(number), &random.bytes(200_000 + number as usize));
+    (0..count).map(|number| (name(number), one(number))).collect()
 }
 
 fn read(store: &PoolStore, name: PackName) -> stdchk_object::Result<Vec<u8>> {
@@ -180,7 +193,7 @@ fn copies_outlive_whoever_is_lost_and_are_made_again() {
     }
     // With one there cannot be two copies.
     lenders.remove(0);
-    let (name, bytes) = (name(999), vec![5; 100_000]);
+    let (name, bytes) = (name(999), pack(name(999), &[5; 100_000]));
     pool.wait_lost(3);
     store.put(name, &[&bytes]).unwrap();
     assert!(store.sync(&[name]).unwrap_err().to_string().contains("1 of 2 copies"));
@@ -257,12 +270,12 @@ fn readers_do_not_notice_that_packs_move() {
     let store = pool.store();
     let packs = packs(60);
     packs.iter().for_each(|(name, bytes)| store.put(*name, &[bytes]).unwrap());
-    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 let store = pool.store();
-                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                while !is_over.load(Ordering::Relaxed) {
                     check_all(&store, &packs);
                 }
             });
@@ -274,9 +287,81 @@ fn readers_do_not_notice_that_packs_move() {
             }
             pool.wait_settled();
         }
-        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        is_over.store(true, Ordering::Relaxed);
     });
     check_all(&store, &packs);
+}
+
+/// A benefactor that from some moment on gives other bytes than it was given, with sums that fit.
+struct Liar(LentMemory, AtomicBool);
+
+impl Shelf for Liar {
+    fn take(&self, name: PackName, len: u64, replaces: bool, source: &mut dyn Source) -> Result<()> {
+        self.0.take(name, len, replaces, source)
+    }
+
+    fn give(&self, name: PackName, offset: u64, len: u64) -> Result<Box<dyn Bulk>> {
+        let mut bytes = self.0.give(name, offset, len)?.slices().concat();
+        let lies = self.1.load(Ordering::Relaxed);
+        bytes.iter_mut().step_by(100).for_each(|byte| *byte ^= u8::from(lies));
+        Ok(Box::new(bytes))
+    }
+
+    fn length(&self, name: PackName) -> Result<u64> {
+        self.0.length(name)
+    }
+
+    fn sync(&self, names: &[PackName]) -> Result<()> {
+        self.0.sync(names)
+    }
+
+    fn list(&self, after: Option<PackName>, most: usize) -> Result<Vec<(PackName, u64)>> {
+        self.0.list(after, most)
+    }
+
+    fn remove(&self, names: &[PackName]) -> Result<()> {
+        self.0.remove(names)
+    }
+
+    fn usage(&self) -> Usage {
+        self.0.usage()
+    }
+}
+
+#[test]
+fn one_who_lies_is_found_out_and_another_one_is_believed() {
+    let pool = Pool::found(2);
+    let _honest = pool.lenders(2);
+    let repository = Repository::open_pool(&format!("pool://{}", pool.address), pool.key.clone()).unwrap();
+    let image = Random::new(4).bytes(30 << 20);
+    let save = |step: u64, coding: Option<Preference>| {
+        let options = SaveOptions { coding, memory: 64 << 20, ..SaveOptions::default() };
+        let mut save = repository.save(&AppName::new("melt").unwrap(), step, options).unwrap();
+        save.add_bytes("state", &image[step as usize..]).unwrap();
+        save.commit().unwrap();
+    };
+    let read = |step: u64| -> Result<Vec<u8>> {
+        let reading = repository.read()?;
+        let entry = Spec::parse(&format!("melt@{step}"))?.find(&reading.state)?[0].clone();
+        let checkpoint = repository.checkpoint(&reading, &entry)?;
+        let mut bytes = Vec::new();
+        checkpoint.write_to(checkpoint.member("state", None)?, &mut bytes, &|_| {})?;
+        Ok(bytes)
+    };
+    save(1, None);
+    save(2, Some(Preference::Fixed(Coding::new(Codec::Zstd, 0), 1)));
+    let shelf = Arc::new(Liar(LentMemory::new(256 << 20), AtomicBool::new(false)));
+    let liar = pool.join(9, shelf.clone(), "liar");
+    pool.wait_settled();
+    shelf.1.store(true, Ordering::Relaxed);
+    assert!(liar.report().packs > 0);
+    for step in [1, 2, 1] {
+        assert!(read(step).unwrap() == image[step as usize..]);
+    }
+    let reading = repository.read().unwrap();
+    let state = reading.state.clone();
+    assert!(state.damaged().is_empty(), "what another one has whole is not damaged");
+    assert!(repository.verify(&reading, None, &|_, _| {}).unwrap().is_clean());
 }
 
 /// An address at which another one listens by now is nobody's.
@@ -289,7 +374,7 @@ fn a_member_is_who_it_says() {
     let twin = Member { id: 2, domain: "b".into(), ..state.pool().members()[&1].clone() };
     pool.catalog().append(true, &mut |_| Ok(vec![Op::Pool(PoolOp::Join(twin.clone()))])).unwrap();
     let store = pool.store();
-    store.put(name(1), &[b"bytes"]).unwrap();
+    store.put(name(1), &[&pack(name(1), b"bytes")]).unwrap();
     assert!(store.sync(&[name(1)]).unwrap_err().to_string().contains("1 of 2 copies"));
     assert_eq!(first.report().packs, 1);
 }

@@ -13,7 +13,7 @@ pub use pieces::write_pieces;
 
 use std::time::Duration;
 
-use stdchk_object::{PackName, Result};
+use stdchk_object::{Error, Kind, PackName, Result};
 
 /// A place for packs. A pack is written once, whole, under a name that is never used again.
 pub trait Store: Send + Sync {
@@ -37,6 +37,25 @@ pub trait Store: Send + Sync {
     /// Fills one buffer.
     fn read(&self, name: PackName, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.read_into(name, offset, &mut [buffer])
+    }
+
+    /// How many copies of a pack there may be.
+    fn copies(&self) -> u32 {
+        1
+    }
+
+    /// Fills a buffer from a certain copy, counted from 0, where the copy that [`Store::read`] takes is not what it should be. The first
+    /// is as good as any.
+    fn read_copy(&self, name: PackName, copy: u32, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        match copy {
+            0 => self.read(name, offset, buffer),
+            _ => Err(Error::new(Kind::NotFound, format!("there is no other copy of pack {name}"))),
+        }
+    }
+
+    /// Says that all copies before this one are not what they should be, and that this one is. They may be made anew.
+    fn distrust_before(&self, name: PackName, good: u32) {
+        let _ = (name, good);
     }
 
     /// Calls `each` with every pack and its length. What comes and goes meanwhile may be missed.

@@ -107,7 +107,33 @@ impl Vault {
         self.read_footer(name, length, None)
     }
 
+    /// Reads from one copy after the other, until one is what it should be. What is wrong with the first is told where none is.
+    fn try_copies<T>(&self, name: PackName, mut read: impl FnMut(u32) -> Result<T>) -> Result<T> {
+        let first = match read(0) {
+            Err(error) if error.kind() == Kind::Corrupt => error,
+            done => return done,
+        };
+        for copy in 1..self.store.copies() {
+            if let Ok(done) = read(copy) {
+                tracing::warn!("{first}; another copy is whole");
+                self.store.distrust_before(name, copy);
+                return Ok(done);
+            }
+        }
+        Err(first)
+    }
+
     fn read_footer(&self, name: PackName, length: u64, expected: Option<&PackRef>) -> Result<Arc<OpenPack>> {
+        self.try_copies(name, |copy| self.read_footer_of(name, copy, length, expected))
+    }
+
+    fn read_footer_of(
+        &self,
+        name: PackName,
+        copy: u32,
+        length: u64,
+        expected: Option<&PackRef>,
+    ) -> Result<Arc<OpenPack>> {
         let bad = |why: &str| Error::corrupt(format!("pack {name}: {why}"));
         if length < (pack::HEADER_BYTES + pack::TRAILER_BYTES) as u64 {
             return Err(bad("it is too short to be a pack"));
@@ -117,14 +143,14 @@ impl Vault {
         }
         let tail_len = pack::tail_length(length);
         let mut tail = vec![0; tail_len as usize];
-        self.store.read(name, length - tail_len, &mut tail)?;
+        self.store.read_copy(name, copy, length - tail_len, &mut tail)?;
         let trailer = pack::Trailer::decode(name, length, &tail[tail.len() - pack::TRAILER_BYTES..])?;
         let end_len = trailer.footer_len as usize + pack::TRAILER_BYTES;
         let end = if end_len <= tail.len() {
             &tail[tail.len() - end_len..]
         } else {
             tail = vec![0; end_len];
-            self.store.read(name, trailer.footer_offset, &mut tail)?;
+            self.store.read_copy(name, copy, trailer.footer_offset, &mut tail)?;
             &tail[..]
         };
         let open = match expected {

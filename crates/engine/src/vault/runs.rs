@@ -47,8 +47,17 @@ impl Vault {
     pub fn read_plain(&self, open: &OpenPack, run: &Run, from: u32, to: u32, bytes: &mut [u8]) -> Result<()> {
         let name = open.pack.name;
         let offset = run.offset + u64::from(run.chunk_start(from));
-        self.store.read(name, offset, bytes).map_err(|error| self.note(name, (from, to), error))?;
-        let bad = bad_chunks(open, run, from, to, bytes);
+        let mut bad = Vec::new();
+        let read = self.try_copies(name, |copy| {
+            bad.clear();
+            self.store.read_copy(name, copy, offset, bytes)?;
+            bad = bad_chunks(open, run, from, to, bytes);
+            bad.first().map_or(Ok(()), |&chunk| Err(damaged(open, chunk)))
+        });
+        let Err(error) = read else { return Ok(()) };
+        if bad.is_empty() {
+            return Err(self.note(name, (from, to), error));
+        }
         let notes = bad.into_iter().map(|chunk| self.note(name, (chunk, chunk + 1), damaged(open, chunk)));
         // All are noted; the first is told.
         notes.reduce(|first, _| first).map_or(Ok(()), Err)
@@ -67,7 +76,9 @@ impl Vault {
             true => Some(self.base_of_run(open, run, scratch)?.ok_or_else(|| own_fault(misfit(open, run)))?),
             false => None,
         };
-        let raw = self.decompress(open, run, base.as_deref(), scratch).map_err(own_fault)?;
+        let raw = self
+            .try_copies(open.pack.name, |copy| self.decompress(open, copy, run, base.as_deref(), scratch));
+        let raw = raw.map_err(own_fault)?;
         let raw = Arc::new(raw);
         locked(&self.runs).put(key, raw.clone(), raw.len());
         Ok(raw)
@@ -77,13 +88,14 @@ impl Vault {
     fn decompress(
         &self,
         open: &OpenPack,
+        copy: u32,
         run: &Run,
         base: Option<&[u8]>,
         scratch: &mut Scratch,
     ) -> Result<Vec<u8>> {
         let name = open.pack.name;
         scratch.bytes.resize(run.stored_len as usize, 0);
-        self.store.read(name, run.offset, &mut scratch.bytes)?;
+        self.store.read_copy(name, copy, run.offset, &mut scratch.bytes)?;
         let stored = run.stored_hash;
         if stored.is_some_and(|hash| Domain::StoredRun.hash(&scratch.bytes).half() != hash) {
             let text = format!("pack {name}: chunks {}..{} are damaged", run.first_chunk, run.end_chunk());
@@ -146,7 +158,9 @@ impl Vault {
             }
             Err(error) => return Err(error),
         };
-        match self.decompress(open, run, base.as_deref(), scratch) {
+        let read = self
+            .try_copies(open.pack.name, |copy| self.decompress(open, copy, run, base.as_deref(), scratch));
+        match read {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == Kind::Corrupt => Ok(false),
             Err(error) => Err(error),
@@ -174,6 +188,11 @@ impl Vault {
                 Err(error) => return Err(error),
             }
             let bad = bad_chunks(open, run, run.first_chunk, run.end_chunk(), &scratch.bytes);
+            let (from, to) = (run.first_chunk, run.end_chunk());
+            if !bad.is_empty() && self.read_plain(open, run, from, to, &mut scratch.bytes).is_ok() {
+                // Another copy is whole, and takes the place of this one.
+                continue;
+            }
             damaged.extend(bad.into_iter().map(|chunk| (chunk, chunk + 1)));
         }
         damaged.dedup_by(|next, last| {

@@ -6,10 +6,12 @@
 mod decode;
 mod encode;
 mod footer;
+mod whole;
 
 pub use decode::{Trailer, open_footer, open_footer_unreferenced, tail_length};
 pub use encode::{FooterBuilder, SealedFooter};
 pub use footer::{BaseSpan, Footer, Run};
+pub use whole::check_whole;
 
 use crate::ids::PackName;
 use crate::{Error, Result, hash::Domain};

@@ -112,13 +112,21 @@ impl PoolStore {
             };
             let changed = self.refresh().unwrap_or(false);
             let is_moving = self.view().epochs.len() > 1;
-            if !changed && !(is_moving && begun.elapsed() < MOVING) {
+            if changed {
+                continue;
+            }
+            if !is_moving || begun.elapsed() > MOVING {
                 return Err(missing);
             }
-            if !changed {
-                std::thread::sleep(PAUSE);
-            }
+            std::thread::sleep(PAUSE);
         }
+    }
+
+    /// Those who say that they have a pack, in its order.
+    fn holding<'v>(&self, view: &'v View, name: PackName) -> impl Iterator<Item = u64> + 'v {
+        let has =
+            move |id: &u64| view.peer(*id).try_ask(&Question::Length { epoch: 0, name }, &[], None).is_ok();
+        view.holders(name).into_iter().filter(has)
     }
 
     /// Asks every member. Who does not answer is passed over: what is there is only missed for now.
@@ -184,12 +192,15 @@ impl Store for PoolStore {
 
     fn replace(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
         let view = self.view();
-        let question = Question::Put { epoch: view.current().number, name, replaces: true, is_copy: true };
+        let epoch = view.current().number;
+        let question = Question::Put { epoch, name, replaces: true, is_copy: false };
         let mut replaced = false;
         for id in view.holders(name) {
             let peer = view.peer(id);
             if peer.try_ask(&Question::Length { epoch: 0, name }, &[], None).is_ok() {
                 peer.ask(&question, pieces)?;
+                // The answer to this comes when it is synced.
+                peer.ask(&Question::Length { epoch, name }, &[])?;
                 replaced = true;
             }
         }
@@ -225,6 +236,38 @@ impl Store for PoolStore {
             let question = Question::Read { name, offset, len };
             peer.try_ask(&question, &[], Some(&mut buffers.borrow_mut())).map(|_: Answer| ())
         })
+    }
+
+    fn copies(&self) -> u32 {
+        u32::from(self.view().class.replicas)
+    }
+
+    fn read_copy(&self, name: PackName, copy: u32, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        if copy == 0 {
+            return self.read(name, offset, buffer);
+        }
+        let view = self.view();
+        let missing = || Error::new(Kind::NotFound, format!("there is no other copy of pack {name}"));
+        let holder = self.holding(&view, name).nth(copy as usize).ok_or_else(missing)?;
+        let question = Question::Read { name, offset, len: buffer.len() as u64 };
+        let peer = view.peer(holder);
+        let asked = peer.try_ask(&question, &[], Some(&mut [buffer]));
+        asked.map(drop).map_err(|failure| failure.into_error(peer.address()))
+    }
+
+    fn distrust_before(&self, name: PackName, good: u32) {
+        let view = self.view();
+        let holding: Vec<u64> = self.holding(&view, name).take(good as usize + 1).collect();
+        let Some((&good, bad)) = holding.split_last().filter(|(_, bad)| bad.len() == good as usize) else {
+            return;
+        };
+        let forget = Question::Remove { names: vec![name] };
+        bad.iter().for_each(|&id| drop(view.peer(id).try_ask(&forget, &[], None)));
+        // Whoever has a good one sees to it that there are as many as there should be.
+        let secure = Question::Sync { epoch: view.current().number, names: vec![name] };
+        if let Err(failure) = view.peer(good).try_ask(&secure, &[], None) {
+            tracing::warn!("pack {name}: {}", failure.into_error(view.peer(good).address()));
+        }
     }
 
     fn list(&self, each: &mut dyn FnMut(PackName, u64)) -> Result<()> {

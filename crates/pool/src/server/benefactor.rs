@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use stdchk_catalog::{Catalog, Member, Op, PoolOp, State};
+use stdchk_object::pack::check_whole;
 use stdchk_object::wire::Writer;
 use stdchk_object::{Error, Kind, Result};
 
@@ -200,6 +201,12 @@ impl Service for BenefactorService {
                     return Err(Refusal::Stale(self.keeper.epoch()));
                 }
                 if is_copy {
+                    // Who gives it may not have what it was given.
+                    let bytes = shelf.give(name, 0, len)?.slices().concat();
+                    if let Err(error) = check_whole(name, &bytes) {
+                        shelf.remove(&[name])?;
+                        return Err(error.into());
+                    }
                     shelf.sync(&[name])?;
                 } else {
                     self.keeper.copy_soon(name);
