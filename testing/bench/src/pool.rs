@@ -3,15 +3,19 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use stdchk::{AppName, Durability, Repository, SaveOptions, pool};
 use stdchk_kit::{Random, generate};
 
 use crate::timing::{Figures, Run, command_exists, sync_all};
 use crate::{Bench, remove};
 
-/// Commits that are timed together.
-const COMMITS: usize = 200;
+/// Threads that commit small checkpoints, and for how long.
+const COMMITTERS: usize = 16;
+const COMMITTING: Duration = Duration::from_secs(5);
+/// Processes that commit one each.
+const PROCESSES: usize = 200;
 /// Savers at a time.
 const SAVERS: usize = 16;
 
@@ -167,12 +171,13 @@ pub fn measure(bench: &Bench) {
                 std::fs::write(&file, &next).expect("room for the input");
                 figures.add("next save, staged", pool.save("bench", 3, &file, "staged"));
                 let to = bench.path("restored");
-                sync_all();
-                figures.add(
-                    "restore",
-                    pool.run(&["restore", "bench@2", "--to", to.to_str().expect("text")]).go(),
-                );
+                let mut restore = pool.run(&[]);
+                restore.args(&["restore", "bench@2", "--to", to.to_str().expect("a path that is text")]);
+                restore.go();
                 assert!(std::fs::read(to.join("state")).expect("restored") == image, "wrong bytes");
+                remove(&to);
+                sync_all();
+                figures.add("restore", restore.go());
                 remove(&to);
             }
             pool.clear();
@@ -208,9 +213,35 @@ pub fn measure(bench: &Bench) {
     remove(&file);
 }
 
-/// Small checkpoints, one after the other, by several processes of one shell each.
+/// Small checkpoints, as many as go in a while: by threads of one process that each keep their connections, and by processes.
 fn commits(bench: &Bench) {
     let pool = Pool::start(bench, 1, 2);
+    let key = pool::Key::read(&pool.dir.join("key")).expect("a key");
+    let url = format!("pool://{}", pool.address);
+    let begun = Instant::now();
+    let saved: usize = std::thread::scope(|scope| {
+        let savers: Vec<_> = (0..COMMITTERS)
+            .map(|saver| {
+                let (url, key) = (&url, key.clone());
+                scope.spawn(move || {
+                    let repository = Repository::open_pool(url, key).expect("a pool");
+                    let app = AppName::new(&format!("app{saver}")).expect("a name");
+                    let options = SaveOptions { durability: Durability::Staged, ..SaveOptions::default() };
+                    let mut steps = 0;
+                    while begun.elapsed() < COMMITTING {
+                        let mut save = repository.save(&app, steps, options.clone()).expect("a save");
+                        save.add_bytes("state", b"a little state").expect("room");
+                        save.commit().expect("a commit");
+                        steps += 1;
+                    }
+                    steps as usize
+                })
+            })
+            .collect();
+        savers.into_iter().map(|saver| saver.join().expect("a saver")).sum()
+    });
+    let rate = saved as f64 / begun.elapsed().as_secs_f64();
+    println!("Small checkpoints by {COMMITTERS} threads of one process: {rate:.0} a second (wanted: 2000)\n");
     let file = bench.path("small");
     std::fs::write(&file, b"a little state").expect("room for the input");
     let begun = Instant::now();
@@ -218,14 +249,23 @@ fn commits(bench: &Bench) {
         for saver in 0..4 {
             let (pool, file) = (&pool, &file);
             scope.spawn(move || {
-                for step in 0..COMMITS / 4 {
-                    pool.save(&format!("app{saver}"), step, file, "staged");
+                for step in 0..PROCESSES / 4 {
+                    pool.run(&[
+                        "save",
+                        &format!("proc{saver}"),
+                        "--step",
+                        &step.to_string(),
+                        "--durability",
+                        "staged",
+                    ])
+                    .args(&[file.to_str().expect("a path that is text")])
+                    .go();
                 }
             });
         }
     });
-    let rate = COMMITS as f64 / begun.elapsed().as_secs_f64();
-    println!("Small checkpoints, a process each, four at a time: {rate:.0} a second\n");
+    let rate = PROCESSES as f64 / begun.elapsed().as_secs_f64();
+    println!("The same with a process for each, four at a time: {rate:.0} a second\n");
 }
 
 /// Sixteen savers at once against one.
@@ -260,6 +300,13 @@ fn together(bench: &Bench) {
         });
         figures.add("all at once", begun.elapsed().as_secs_f64());
         let mean = times.iter().sum::<f64>() / times.len() as f64;
+        for app in (0..SAVERS).map(|saver| format!("at-once{round}-{saver}")).chain([format!("bench{round}")])
+        {
+            pool.run(&["forget", "--all", &app]).go();
+        }
+        for _ in 0..2 {
+            pool.run(&["gc"]).go();
+        }
         figures.add("slowest against mean", times.iter().copied().fold(0.0, f64::max) / mean);
     }
     figures.print("seconds");

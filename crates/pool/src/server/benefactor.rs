@@ -194,6 +194,9 @@ impl Service for BenefactorService {
                     return Err(Error::new(Kind::Fenced, "this benefactor does not lend any more").into());
                 }
                 let len = incoming.len;
+                if !is_copy {
+                    self.keeper.put_begins();
+                }
                 shelf.take(name, len, replaces, incoming)?;
                 // While it came the pool may have changed, and the round for that be over.
                 if self.keeper.epoch() != epoch {

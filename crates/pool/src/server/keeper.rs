@@ -20,7 +20,7 @@ use crate::wire::{Key, Question, Report};
 const BATCH: usize = 1024;
 /// How long nothing must have been put before copies are made that nobody waits for: savers come first. And how long they may be
 /// put off by that.
-const YIELD: Duration = Duration::from_millis(100);
+const YIELD: Duration = Duration::from_millis(400);
 const YIELD_MAX: Duration = Duration::from_secs(3);
 /// How long nothing is tried again that just failed.
 const REST: Duration = Duration::from_millis(500);
@@ -164,6 +164,11 @@ impl Keeper {
             inner.begin_round(self.shelf.usage().packs);
             self.changed.notify_all();
         }
+    }
+
+    /// Something is being put.
+    pub fn put_begins(&self) {
+        self.locked().last_put = Instant::now();
     }
 
     /// Has a pack copied to those who should have it, too.
