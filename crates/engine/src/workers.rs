@@ -1,6 +1,8 @@
 //! Threads that do what they are given, each with tools of its own, and answers that can be waited for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -19,10 +21,16 @@ pub struct Tools {
 
 type Job = Box<dyn FnOnce(&mut Tools) + Send>;
 
-/// A fixed number of threads. Jobs are taken in the order in which they were given.
+/// Threads, no more than a certain number, each begun when there is more to do than those before it can. Jobs are taken in the order in
+/// which they were given.
 pub struct Workers {
+    name: String,
+    most: usize,
     jobs: Option<Sender<Job>>,
-    threads: Vec<JoinHandle<()>>,
+    queue: Receiver<Job>,
+    /// Jobs that were given and are not done.
+    open: Arc<AtomicUsize>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// An answer that comes later.
@@ -43,24 +51,40 @@ impl<T> Answer<T> {
 }
 
 impl Workers {
-    /// `count` threads, at least one.
+    /// At most `count` threads, at least one.
     pub fn new(count: usize, name: &str) -> Workers {
         let (jobs, queue) = unbounded::<Job>();
-        let spawn = |i: usize| {
-            let queue = queue.clone();
-            let work = move || {
-                let mut tools = Tools::default();
-                queue.iter().for_each(|job| job(&mut tools));
-            };
-            std::thread::Builder::new().name(format!("{name}-{i}")).spawn(work)
-        };
-        let threads = (0..count.max(1)).filter_map(|i| spawn(i).ok()).collect();
-        Workers { jobs: Some(jobs), threads }
+        let (open, threads) = (Arc::default(), Mutex::default());
+        Workers { name: name.to_owned(), most: count.max(1), jobs: Some(jobs), queue, open, threads }
     }
 
-    /// How many threads there are.
+    /// How many threads there are at most.
     pub fn count(&self) -> usize {
-        self.threads.len()
+        self.most
+    }
+
+    /// Begins another thread, if those that there are have enough to do.
+    fn begin_thread(&self, open: usize) {
+        let mut threads = self.threads.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let number = threads.len();
+        if number >= self.most.min(open) {
+            return;
+        }
+        let (queue, open) = (self.queue.clone(), self.open.clone());
+        let work = move || {
+            let mut tools = Tools::default();
+            for job in queue {
+                job(&mut tools);
+                open.fetch_sub(1, Ordering::Relaxed);
+            }
+        };
+        let thread = std::thread::Builder::new().name(format!("{}-{number}", self.name)).spawn(work);
+        match thread {
+            Ok(thread) => threads.push(thread),
+            Err(error) if number == 0 => tracing::error!("no thread can be begun: {error}"),
+            // The others do it.
+            Err(_) => {}
+        }
     }
 
     /// Has something done. A panic in it becomes an error; the thread goes on.
@@ -74,8 +98,11 @@ impl Workers {
             let panicked = |_| Err(Error::new(Kind::Io, "a worker thread panicked; this is a bug in stdchk"));
             let _ = reply.send(done.unwrap_or_else(panicked));
         });
-        if let Some(jobs) = &self.jobs {
-            // Without any thread the job is dropped here, and its answer is the error that nobody answered.
+        let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
+        self.begin_thread(open);
+        let has_threads = !self.threads.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_empty();
+        if let Some(jobs) = self.jobs.as_ref().filter(|_| has_threads) {
+            // Without any thread the job is dropped, and its answer is the error that nobody answered.
             let _ = jobs.send(job);
         }
         Answer(answer)
@@ -85,6 +112,7 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         self.jobs = None;
-        self.threads.drain(..).for_each(|thread| _ = thread.join());
+        let threads = self.threads.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        threads.drain(..).for_each(|thread| _ = thread.join());
     }
 }

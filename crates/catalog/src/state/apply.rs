@@ -1,5 +1,7 @@
 //! Checking operations against a state, and carrying them out.
 
+use std::sync::Arc;
+
 use stdchk_object::{Error, Kind, PackName, Result, SessionId};
 
 use super::{App, Forward, History, OpenSession, State};
@@ -140,17 +142,18 @@ impl State {
             Op::Drop(ids) => {
                 for id in ids {
                     if let Some(app) = self.apps.get_mut(&id.app) {
+                        let app = Arc::make_mut(app);
                         app.checkpoints.remove(&(id.step, id.generation));
                         if app.checkpoints.is_empty() {
                             app.history = History::default();
                         }
                     }
                 }
-                self.apps.retain(|_, app| *app != App::default());
+                self.apps.retain(|_, app| **app != App::default());
             }
             Op::SetPolicy(name, policy) => {
-                self.apps.entry(name.clone()).or_default().policy = policy.clone();
-                self.apps.retain(|_, app| *app != App::default());
+                Arc::make_mut(self.apps.entry(name.clone()).or_default()).policy = policy.clone();
+                self.apps.retain(|_, app| **app != App::default());
             }
             Op::Condemn(packs) => {
                 packs.iter().for_each(|&pack| _ = self.condemned.entry(pack).or_insert(self.number));
@@ -179,7 +182,7 @@ impl State {
             Op::Restarted(name, restart) => {
                 // One that is not known any more has no use for it.
                 if let Some(app) = self.apps.get_mut(name) {
-                    app.history.restarted(*restart);
+                    Arc::make_mut(app).history.restarted(*restart);
                 }
             }
         }
@@ -187,7 +190,7 @@ impl State {
 
     fn add_checkpoint(&mut self, checkpoint: &CheckpointEntry) {
         self.commits += 1;
-        let app = self.apps.entry(checkpoint.app.clone()).or_default();
+        let app = Arc::make_mut(self.apps.entry(checkpoint.app.clone()).or_default());
         let step = checkpoint.step;
         let newest = app.checkpoints.range((step, 0)..=(step, u32::MAX)).next_back();
         let generation = newest.map_or(1, |(&(_, generation), _)| generation + 1);

@@ -85,7 +85,7 @@ impl State {
                 app.checkpoints.insert((checkpoint.step, checkpoint.generation), checkpoint);
             }
             app.history = History::decode(r)?;
-            state.apps.insert(name, app);
+            state.apps.insert(name, app.into());
         }
         for _ in 0..r.count(PackName::BYTES + 1)? {
             state.condemned.insert(PackName::decode(r)?, r.varint()?);

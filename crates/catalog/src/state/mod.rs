@@ -10,6 +10,7 @@ mod encode;
 mod history;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use stdchk_object::{AppName, CheckpointId, Locator, PackName, SessionId};
 
@@ -65,7 +66,8 @@ pub struct State {
     pub(crate) number: u64,
     pub(crate) commits: u64,
     pub(crate) sessions: BTreeMap<SessionId, OpenSession>,
-    pub(crate) apps: BTreeMap<AppName, App>,
+    /// Shared between states, since most do not change from one to the next.
+    pub(crate) apps: BTreeMap<AppName, Arc<App>>,
     pub(crate) condemned: BTreeMap<PackName, u64>,
     pub(crate) forwards: BTreeMap<PackName, Forward>,
     pub(crate) damaged: BTreeMap<PackName, Vec<ChunkRange>>,
@@ -89,7 +91,7 @@ impl State {
     }
 
     /// The applications.
-    pub fn apps(&self) -> &BTreeMap<AppName, App> {
+    pub fn apps(&self) -> &BTreeMap<AppName, Arc<App>> {
         &self.apps
     }
 

@@ -14,6 +14,7 @@ use super::parent::Parent;
 use super::stretch::Stretch;
 use super::unit::{Look, Source};
 use super::window::{Pending, Trail, Window};
+use crate::buffers::Buffer;
 use crate::options::{ChunkingChoice, unit_for};
 use crate::vault::{LeafAt, Roots};
 
@@ -213,8 +214,7 @@ impl PartWriter {
         loop {
             window.make_room(self)?;
             let mut buffer = self.buffers.take();
-            buffer.set_len(1 << leaf_shift);
-            let filled = fill(stream, &mut buffer)?;
+            let filled = fill_buffer(stream, &mut buffer, 0, 1 << leaf_shift)?;
             buffer.set_len(filled);
             if filled == 0 {
                 break;
@@ -243,10 +243,11 @@ impl PartWriter {
         while !ended {
             window.make_room(self)?;
             let mut buffer = self.buffers.take();
-            buffer.set_len(unit_for(Chunking::Cdc(average)));
-            buffer[..carried.len()].copy_from_slice(&carried);
-            let filled = carried.len() + fill(stream, &mut buffer[carried.len()..])?;
-            ended = filled < buffer.len();
+            let unit = unit_for(Chunking::Cdc(average));
+            buffer.set_len(carried.len());
+            buffer.copy_from_slice(&carried);
+            let filled = fill_buffer(stream, &mut buffer, carried.len(), unit)?;
+            ended = filled < unit;
             let mut lengths = Vec::new();
             let cut = cutter.cut(&buffer[..filled], ended, &mut lengths);
             carried.clear();
@@ -268,6 +269,21 @@ impl PartWriter {
         }
         window.finish(self, Chunking::Cdc(average))
     }
+}
+
+/// What is read first: many streams are short, and memory for a long one takes its time to get.
+const FIRST_BYTES: usize = 64 << 10;
+
+/// Reads from `filled` on until the buffer has so many bytes or the stream ends; how many it has.
+fn fill_buffer(stream: &mut dyn Read, buffer: &mut Buffer, mut filled: usize, most: usize) -> Result<usize> {
+    for len in [most.min(filled + FIRST_BYTES), most] {
+        buffer.set_len(len);
+        filled += fill(stream, &mut buffer[filled..])?;
+        if filled < len {
+            break;
+        }
+    }
+    Ok(filled)
 }
 
 /// Reads until the buffer is full or the stream ends.

@@ -23,7 +23,7 @@ pub fn list(repository: &Repository, out: &Out, app: Option<&str>) -> Result<u8>
                 }
                 return Ok(0);
             }
-            let row = |(name, app): (&AppName, &stdchk::App)| {
+            let row = |(name, app): (&AppName, &std::sync::Arc<stdchk::App>)| {
                 let newest = app.newest_first().first().map(|e| (e.step.to_string(), age(e.created_ns)));
                 let (step, when) = newest.unwrap_or(("-".into(), "-".into()));
                 vec![name.to_string(), app.checkpoints.len().to_string(), step, when, app.policy.to_string()]
