@@ -48,6 +48,8 @@ struct Inner {
     failure: Option<(u64, String)>,
     /// Whether what is in memory may be more than what is on the medium, which could not be read since.
     is_broken: bool,
+    /// Whether what was read since has to be written anew.
+    is_doubtful: bool,
 }
 
 /// What somebody lacks who knows the records up to some number.
@@ -93,12 +95,22 @@ impl LogCatalog {
         let mut inner = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if inner.is_broken {
             let mut files = self.files.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let (mut reopened, state) = Files::open(self.fs.clone(), &self.place)?;
-            // What could not be written or synced may be read all the same, from the system's memory. What is gone on with is written anew.
-            reopened.snapshot(&state)?;
+            let (reopened, state) = Files::open(self.fs.clone(), &self.place)?;
             let failure = inner.failure.take();
             *files = reopened;
-            *inner = Inner { failure, ..Inner::new(state)? };
+            *inner = Inner { failure, is_doubtful: true, ..Inner::new(state)? };
+        }
+        Ok(inner)
+    }
+
+    /// The same for those who want to append. After a failure what could not be written or synced may be read all the same, from the system's
+    /// memory: before anything is built upon it, it is written anew.
+    fn locked_to_append(&self) -> Result<MutexGuard<'_, Inner>> {
+        let mut inner = self.locked()?;
+        if inner.is_doubtful {
+            let mut files = self.files.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            files.snapshot(&inner.state)?;
+            inner.is_doubtful = false;
         }
         Ok(inner)
     }
@@ -111,7 +123,7 @@ impl LogCatalog {
 
     /// Appends what was decided upon the record `number` of `boot`, if that is still the newest.
     pub fn submit(&self, boot: u64, number: u64, ops: Vec<Op>, durable: bool) -> Result<Submitted> {
-        let mut inner = self.locked()?;
+        let mut inner = if ops.is_empty() { self.locked()? } else { self.locked_to_append()? };
         let accepted = (inner.boot, inner.state.number()) == (boot, number);
         if accepted {
             inner.append(ops)?;
@@ -207,6 +219,7 @@ impl Inner {
             is_turn: false,
             failure: None,
             is_broken: false,
+            is_doubtful: false,
         })
     }
 
@@ -247,7 +260,7 @@ impl Catalog for LogCatalog {
     }
 
     fn append(&self, durable: bool, decide: &mut Decide) -> Result<Arc<State>> {
-        let mut inner = self.locked()?;
+        let mut inner = self.locked_to_append()?;
         let ops = decide(&inner.state)?;
         let nothing = ops.is_empty();
         inner.append(ops)?;

@@ -47,15 +47,20 @@ impl Files {
             Files { fs, place: place.to_owned(), segment: String::new(), len: 0, durable: 0, is_named: true };
         let mut state = files.newest_snapshot()?;
         let mut segments = files.numbers("log")?;
-        // One that was begun and in which nothing was ever written is as good as not there: what comes next may lie before it.
-        while let Some(&last) = segments.last()
-            && files.fs.len(&segment_path(last)).context(|| files.failed("read", &segment_path(last)))? == 0
-            && segments.len() > 1
+        // One that was begun and in which nothing was ever written is none: what comes next goes on with the one before it.
+        while segments.len() > 1
+            && let Some(path) = segments.last().map(|&last| segment_path(last))
+            && files.fs.len(&path).context(|| files.failed("read", &path))? == 0
         {
+            files.fs.unlink(&path).context(|| files.failed("remove", &path))?;
             segments.pop();
         }
         for (at, &first) in segments.iter().enumerate() {
-            files.replay(first, at + 1 == segments.len(), &mut state)?;
+            let next = segments.get(at + 1).copied();
+            // All of it is in the snapshot, if the segment behind it begins there.
+            if next.is_none_or(|next| next > state.number() + 1) {
+                files.replay(first, next.is_none(), &mut state)?;
+            }
         }
         if files.segment.is_empty() {
             files.begin_segment(state.number() + 1)?;
@@ -130,12 +135,14 @@ impl Files {
             Err(error)
                 if error.kind() == ErrorKind::AlreadyExists
                     && self.fs.len(&path).is_ok_and(|len| len == 0) => {}
-            done => {
-                if done.is_err() {
+            Err(error) => {
+                // What may be there must not be taken for where the segment that is gone on with ends.
+                if error.kind() != ErrorKind::AlreadyExists {
                     let _ = self.fs.unlink(&path);
                 }
-                done.context(|| self.failed("make", &path))?
+                return Err(Error::io(self.failed("make", &path), error));
             }
+            Ok(()) => {}
         }
         (self.segment, self.len, self.durable, self.is_named) = (path, 0, 0, false);
         self.sync()

@@ -98,12 +98,14 @@ impl Manager {
         let is_ending = Arc::new(AtomicBool::new(false));
         let (ending, look) = (is_ending.clone(), LOOK_EVERY.min(options.patience));
         let watch = move || {
+            let mut begun = Instant::now();
             while !ending.load(Ordering::Relaxed) {
-                let begun = Instant::now();
                 std::thread::sleep(look);
+                // Whatever held this up, a disk or a stop signal, may have kept it from hearing anybody.
                 if begun.elapsed() > 2 * look + STALL {
                     service.forgive_silence();
                 }
+                begun = Instant::now();
                 match service.evict_silent() {
                     Ok(lost) => lost.iter().for_each(|id| tracing::warn!("benefactor {id:016x} is lost")),
                     Err(error) => tracing::warn!("who was lost cannot be noted: {error}"),

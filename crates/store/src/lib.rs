@@ -53,9 +53,10 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Says that all copies before this one are not what they should be, and that this one is. They may be made anew.
-    fn distrust_before(&self, name: PackName, good: u32) {
-        let _ = (name, good);
+    /// Says that some copy of a pack is not what it should be, and another one is: the store may look at all of them, and make anew those that
+    /// are not whole.
+    fn mend(&self, name: PackName) {
+        let _ = name;
     }
 
     /// Calls `each` with every pack and its length. What comes and goes meanwhile may be missed.

@@ -116,11 +116,12 @@ impl Vault {
         for copy in 1..self.store.copies() {
             if let Ok(done) = read(copy) {
                 tracing::warn!("{first}; another copy is whole");
-                self.store.distrust_before(name, copy);
+                self.store.mend(name);
                 return Ok(done);
             }
         }
-        Err(first)
+        // Somebody else may have had it mended meanwhile.
+        if self.store.copies() > 1 { read(0).map_err(|_| first) } else { Err(first) }
     }
 
     fn read_footer(&self, name: PackName, length: u64, expected: Option<&PackRef>) -> Result<Arc<OpenPack>> {

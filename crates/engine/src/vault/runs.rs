@@ -49,10 +49,13 @@ impl Vault {
         let offset = run.offset + u64::from(run.chunk_start(from));
         let mut bad = Vec::new();
         let read = self.try_copies(name, |copy| {
-            bad.clear();
             self.store.read_copy(name, copy, offset, bytes)?;
-            bad = bad_chunks(open, run, from, to, bytes);
-            bad.first().map_or(Ok(()), |&chunk| Err(damaged(open, chunk)))
+            let these = bad_chunks(open, run, from, to, bytes);
+            let read = these.first().map_or(Ok(()), |&chunk| Err(damaged(open, chunk)));
+            if copy == 0 {
+                bad = these;
+            }
+            read
         });
         let Err(error) = read else { return Ok(()) };
         if bad.is_empty() {

@@ -92,7 +92,7 @@ impl PoolCatalog {
     /// Makes sure that what was found to be done is as durable as it must be: whatever is durable is so with all before it.
     fn confirm(&self, known: &mut Known, durable: bool) -> Result<Arc<State>> {
         let begun = Instant::now();
-        while durable && self.submit(known, Vec::new(), true)?.is_none() {
+        while durable && self.submit(known, Vec::new(), true)? != Some(true) {
             if begun.elapsed() > PATIENCE {
                 return Err(Error::new(Kind::Io, format!("{} does not answer", self.manager.address())));
             }
@@ -112,9 +112,10 @@ fn are_done(ops: &[Op], state: &State) -> bool {
             .sessions()
             .get(session)
             .is_some_and(|session| session.parts.iter().any(|there| there.head == part.head)),
-        Op::End(session) | Op::Fence(session) | Op::Forward(session, _) => {
-            !state.sessions().contains_key(session)
-        }
+        Op::End(session) | Op::Fence(session) => !state.sessions().contains_key(session),
+        Op::Forward(_, tables) => tables
+            .iter()
+            .all(|(pack, table)| state.forwards().get(pack).is_some_and(|forward| forward.table == *table)),
         _ => false,
     };
     !ops.is_empty() && ops.iter().all(is_done)
@@ -157,7 +158,12 @@ impl Catalog for PoolCatalog {
         if known.boot == 0 {
             self.catch_up(&mut known)?;
         }
+        // What may have been done although no answer came; it may also be done only later, on its way still.
+        let mut doubtful: Vec<Vec<Op>> = Vec::new();
         for _ in 0..RETRIES_MAX {
+            if doubtful.iter().any(|ops| are_done(ops, &known.state)) {
+                return self.confirm(&mut known, durable);
+            }
             let decided = decide(&known.state).and_then(|ops| {
                 ops.iter().try_for_each(|op| known.state.check(op))?;
                 Ok(ops)
@@ -172,9 +178,7 @@ impl Catalog for PoolCatalog {
                 Some(true) => return failed.map_or_else(|| Ok(known.state.clone()), Err),
                 None => {
                     self.catch_up(&mut known)?;
-                    if are_done(&ops, &known.state) {
-                        return self.confirm(&mut known, durable);
-                    }
+                    doubtful.push(ops);
                 }
             }
         }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use stdchk_catalog::Catalog;
+use stdchk_object::pack::check_whole;
 use stdchk_object::{Error, Kind, PackName, Result};
 use stdchk_store::Store;
 
@@ -166,6 +167,18 @@ fn ask_holders<T>(view: &View, name: PackName, ask: impl Fn(&Peer) -> Asked<T>) 
     })
 }
 
+/// Puts a pack in the place of those that some have.
+fn replace_at(view: &View, holding: &[u64], name: PackName, pieces: &[&[u8]]) -> Asked<()> {
+    let epoch = view.current().number;
+    for &id in holding {
+        let peer = view.peer(id);
+        peer.try_ask(&Question::Put { epoch, name, replaces: true, is_copy: false }, pieces, None)?;
+        // The answer to this comes when it is synced.
+        peer.try_ask(&Question::Length { epoch, name }, &[], None)?;
+    }
+    Ok(())
+}
+
 type Asked<T> = std::result::Result<T, Failure>;
 
 /// What became of a pack.
@@ -191,20 +204,19 @@ impl Store for PoolStore {
     }
 
     fn replace(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
-        let view = self.view();
-        let epoch = view.current().number;
-        let question = Question::Put { epoch, name, replaces: true, is_copy: false };
-        let mut replaced = false;
-        for id in view.holders(name) {
-            let peer = view.peer(id);
-            if peer.try_ask(&Question::Length { epoch: 0, name }, &[], None).is_ok() {
-                peer.ask(&question, pieces)?;
-                // The answer to this comes when it is synced.
-                peer.ask(&Question::Length { epoch, name }, &[])?;
-                replaced = true;
+        for _ in 0..CHANGES_MAX {
+            let view = self.view();
+            let holding: Vec<u64> = self.holding(&view, name).collect();
+            if holding.is_empty() {
+                return self.put_any(name, pieces, true);
+            }
+            match replace_at(&view, &holding, name, pieces) {
+                Ok(()) => return Ok(()),
+                Err(Failure::Stale(_)) => _ = self.refresh()?,
+                Err(failure) => return Err(failure.into_error("a benefactor")),
             }
         }
-        if replaced { Ok(()) } else { self.put_any(name, pieces, true) }
+        Err(Error::new(Kind::Conflict, "the pool changes faster than a pack can be mended"))
     }
 
     /// Waits until whoever holds a pack has seen to it that it is as safe as the pool promises.
@@ -255,14 +267,23 @@ impl Store for PoolStore {
         asked.map(drop).map_err(|failure| failure.into_error(peer.address()))
     }
 
-    fn distrust_before(&self, name: PackName, good: u32) {
+    /// Looks at all copies, removes those that are not whole if any is, and has that one copied.
+    fn mend(&self, name: PackName) {
         let view = self.view();
-        let holding: Vec<u64> = self.holding(&view, name).take(good as usize + 1).collect();
-        let Some((&good, bad)) = holding.split_last().filter(|(_, bad)| bad.len() == good as usize) else {
-            return;
+        let is_whole = |id: &u64| {
+            let peer = view.peer(*id);
+            let length = peer.try_ask(&Question::Length { epoch: 0, name }, &[], None).ok()?;
+            let len = u64::from_le_bytes(length.body.try_into().ok()?);
+            let whole = peer.try_ask(&Question::Read { name, offset: 0, len }, &[], None).ok()?;
+            Some(check_whole(name, &whole.bulk).is_ok())
         };
+        let looked: Vec<(u64, bool)> =
+            view.holders(name).into_iter().filter_map(|id| Some((id, is_whole(&id)?))).collect();
+        let Some(&(good, _)) = looked.iter().find(|(_, is_whole)| *is_whole) else { return };
         let forget = Question::Remove { names: vec![name] };
-        bad.iter().for_each(|&id| drop(view.peer(id).try_ask(&forget, &[], None)));
+        for (bad, _) in looked.iter().filter(|(_, is_whole)| !is_whole) {
+            let _ = view.peer(*bad).try_ask(&forget, &[], None);
+        }
         // Whoever has a good one sees to it that there are as many as there should be.
         let secure = Question::Sync { epoch: view.current().number, names: vec![name] };
         if let Err(failure) = view.peer(good).try_ask(&secure, &[], None) {

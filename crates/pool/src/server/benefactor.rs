@@ -6,14 +6,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use stdchk_catalog::{Catalog, Member, Op, PoolOp, State};
-use stdchk_object::pack::check_whole;
+use stdchk_object::pack::{PACK_BYTES_MAX, check_whole};
 use stdchk_object::wire::Writer;
-use stdchk_object::{Error, Kind, Result};
+use stdchk_object::{Error, Kind, PackName, Result};
 
 use super::keeper::Keeper;
 use super::serve::{Incoming, Refusal, Reply, Server, Service};
 use crate::client::Peer;
-use crate::shelf::Shelf;
+use crate::shelf::{Shelf, Source};
 use crate::wire::{Key, Question, Report};
 
 /// Packs that one answer lists.
@@ -153,15 +153,14 @@ impl Watcher {
             let text = format!("{} keeps another pool now", self.manager.address());
             return Err(Error::new(Kind::Conflict, text));
         }
-        self.keeper.take_epoch(pool);
-        if pool.members().contains_key(&self.member.id) {
-            return Ok(());
-        }
         if pool.is_lost(self.member.id) {
             tracing::warn!("the pool had lost this benefactor, which joins again");
             let join = |_: &State| Ok(vec![Op::Pool(PoolOp::Join(self.member.clone()))]);
             self.keeper.take_epoch(self.catalog.append(true, &mut { join })?.pool());
-        } else if self.keeper.report().packs == 0 {
+            return Ok(());
+        }
+        self.keeper.take_epoch(pool);
+        if !pool.members().contains_key(&self.member.id) && self.keeper.report().packs == 0 {
             self.keeper.evict();
         }
         Ok(())
@@ -184,6 +183,53 @@ impl BenefactorService {
     }
 }
 
+/// Bytes that have come already.
+struct Come<'b>(&'b [u8]);
+
+impl Source for Come<'_> {
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
+        let (some, rest) = self.0.split_at(buffer.len());
+        buffer.copy_from_slice(some);
+        self.0 = rest;
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl BenefactorService {
+    /// Takes a copy from another benefactor, who may not have what it was given: nobody sees it, and it takes the place of nothing,
+    /// before every byte was checked.
+    fn take_copy(
+        &self,
+        epoch: u64,
+        name: PackName,
+        replaces: bool,
+        incoming: &mut Incoming,
+    ) -> std::result::Result<(), Refusal> {
+        let bytes = incoming.object(PACK_BYTES_MAX)?;
+        check_whole(name, &bytes)?;
+        let shelf = self.keeper.shelf();
+        if replaces && self.is_whole(name) {
+            return Err(Error::new(Kind::Exists, format!("pack {name} is here, and whole")).into());
+        }
+        if self.keeper.epoch() != epoch {
+            return Err(Refusal::Stale(self.keeper.epoch()));
+        }
+        shelf.take(name, bytes.len() as u64, replaces, &mut Come(&bytes))?;
+        shelf.sync(&[name])?;
+        Ok(())
+    }
+
+    fn is_whole(&self, name: PackName) -> bool {
+        let shelf = self.keeper.shelf();
+        let given = shelf.length(name).and_then(|len| shelf.give(name, 0, len));
+        given.is_ok_and(|bulk| check_whole(name, &bulk.slices().concat()).is_ok())
+    }
+}
+
 impl Service for BenefactorService {
     fn answer(&self, question: Question, incoming: &mut Incoming) -> std::result::Result<Reply, Refusal> {
         let shelf = self.keeper.shelf();
@@ -193,27 +239,20 @@ impl Service for BenefactorService {
                 if self.keeper.is_evicted() {
                     return Err(Error::new(Kind::Fenced, "this benefactor does not lend any more").into());
                 }
-                let len = incoming.len;
-                if !is_copy {
-                    self.keeper.put_begins();
+                if is_copy {
+                    self.take_copy(epoch, name, replaces, incoming)?;
+                    return Ok(Reply::default());
                 }
-                shelf.take(name, len, replaces, incoming)?;
+                self.keeper.put_begins();
+                shelf.take(name, incoming.len, replaces, incoming)?;
                 // While it came the pool may have changed, and the round for that be over.
                 if self.keeper.epoch() != epoch {
-                    shelf.remove(&[name])?;
+                    if !replaces {
+                        shelf.remove(&[name])?;
+                    }
                     return Err(Refusal::Stale(self.keeper.epoch()));
                 }
-                if is_copy {
-                    // Who gives it may not have what it was given.
-                    let bytes = shelf.give(name, 0, len)?.slices().concat();
-                    if let Err(error) = check_whole(name, &bytes) {
-                        shelf.remove(&[name])?;
-                        return Err(error.into());
-                    }
-                    shelf.sync(&[name])?;
-                } else {
-                    self.keeper.copy_soon(name);
-                }
+                self.keeper.copy_soon(name);
                 Reply::default()
             }
             Question::Sync { epoch, names } => {

@@ -40,8 +40,9 @@ struct Inner {
     view: Arc<View>,
     /// What was put and has to be copied, and since when.
     fresh: VecDeque<(PackName, Instant)>,
-    /// When something was put last.
+    /// When something was put last, and when a round went on last.
     last_put: Instant,
+    last_walk: Instant,
     /// What is being secured at this moment.
     at_work: HashSet<PackName>,
     /// The epoch by which everything here was seen to.
@@ -79,6 +80,7 @@ impl Keeper {
             view,
             fresh: VecDeque::new(),
             last_put: Instant::now(),
+            last_walk: Instant::now(),
             at_work: HashSet::new(),
             settled: 0,
             round: None,
@@ -243,7 +245,8 @@ impl Keeper {
                 Ok(_) => return Ok(()),
                 // Another one has given it meanwhile; whether that is synced is asked again.
                 Err(Failure::Refused(error)) if error.kind() == Kind::Exists && !is_late => is_late = true,
-                Err(failure) => return Err(failed(failure)),
+                // Whatever it lacks, it is not the pack that it was to get.
+                Err(failure) => return Err(failed(failure).with_kind(Kind::Io)),
             }
         }
     }
@@ -262,15 +265,18 @@ impl Keeper {
     fn next_work(&self) -> Work {
         let mut inner = self.locked();
         let quiet = inner.last_put.elapsed();
-        let is_pressing = inner.fresh.front().is_some_and(|(_, since)| since.elapsed() > YIELD_MAX);
+        let is_overdue = inner.round.is_some() && inner.last_walk.elapsed() > YIELD_MAX;
+        let is_pressing =
+            is_overdue || inner.fresh.front().is_some_and(|(_, since)| since.elapsed() > YIELD_MAX);
         if quiet < YIELD && !is_pressing {
             drop(self.changed.wait_timeout(inner, YIELD - quiet));
             return Work::Nothing;
         }
-        if let Some((name, _)) = inner.fresh.pop_front() {
+        if !is_overdue && let Some((name, _)) = inner.fresh.pop_front() {
             return Work::Copy(name);
         }
         if let Some(round) = inner.round.take() {
+            inner.last_walk = Instant::now();
             return Work::Walk(round, inner.view.clone());
         }
         drop(self.changed.wait_timeout(inner, REST));

@@ -14,6 +14,8 @@ use super::serve::{Incoming, Refusal, Reply, Service};
 use crate::shelf::Bulk;
 use crate::wire::{Question, Report};
 
+/// The longest object.
+const OBJECT_BYTES_MAX: u64 = 256 << 20;
 /// Folders in which a pool's members may keep objects.
 const FOLDERS: [&str; 1] = ["index"];
 /// Objects that they may keep beside these.
@@ -66,17 +68,19 @@ impl ManagerService {
     /// Notes how a benefactor is. When all say that they are done with an epoch it is settled: all who lend, and those who have left
     /// and still give away.
     fn take_report(&self, report: Report) -> Result<()> {
+        // That it was heard counts also while the log cannot be written.
+        self.reports().insert(report.member, Heard { report: Some(report), at: Instant::now() });
         let state = self.catalog.state()?;
         let pool = state.pool();
         let belongs =
             |id: u64| pool.members().contains_key(&id) || pool.leavers().any(|member| member.id == id);
         if !belongs(report.member) {
+            self.reports().remove(&report.member);
             let text = format!("benefactor {:016x} does not belong to the pool any more", report.member);
             return Err(Error::new(Kind::Fenced, text));
         }
         let done = {
             let mut reports = self.reports();
-            reports.insert(report.member, Heard { report: Some(report), at: Instant::now() });
             reports.retain(|&id, _| belongs(id));
             let settled =
                 |id: &u64| reports.get(id).and_then(|heard| heard.report).map_or(0, |report| report.settled);
@@ -186,11 +190,11 @@ impl Service for ManagerService {
             }
             Question::Create { name, durable } => {
                 check_object(&name)?;
-                flag(self.objects.create(&name, &incoming.object()?, durable)?)
+                flag(self.objects.create(&name, &incoming.object(OBJECT_BYTES_MAX)?, durable)?)
             }
             Question::Replace { name, durable } => {
                 check_object(&name)?;
-                self.objects.replace(&name, &incoming.object()?, durable).map(done)?
+                self.objects.replace(&name, &incoming.object(OBJECT_BYTES_MAX)?, durable).map(done)?
             }
             Question::Get { name, offset, len } => {
                 check_object(&name)?;

@@ -14,14 +14,11 @@ use crate::wire::{ANSWER, Channel, Key, Question, REFUSAL, STALE, TcpLink, encod
 /// Connections at a time. Each costs a thread that mostly sleeps.
 const CONNECTIONS_MAX: usize = 4096;
 /// Connections at a time of those who have not shown yet that they know the key.
-const STRANGERS_MAX: usize = 64;
+const STRANGERS_MAX: usize = 512;
 /// Files that a process may have open besides connections.
 const OTHER_FILES: u64 = 256;
 /// A thread that serves needs little of it.
 const STACK_BYTES: usize = 256 << 10;
-/// Bytes of an object or an answer that is held in memory at once.
-const OBJECT_BYTES_MAX: u64 = 256 << 20;
-
 /// Whoever answers questions.
 pub trait Service: Send + Sync {
     /// Answers one; what comes with it must be taken from `incoming`, or is passed over.
@@ -73,9 +70,9 @@ pub struct Incoming<'c> {
 }
 
 impl Incoming<'_> {
-    /// All of it, where it is an object and no pack.
-    pub fn object(&mut self) -> Result<Vec<u8>> {
-        if self.len > OBJECT_BYTES_MAX {
+    /// All of it, if that is no more than so many bytes.
+    pub fn object(&mut self, most: u64) -> Result<Vec<u8>> {
+        if self.len > most {
             return Err(Error::invalid(format!("an object of {} bytes is too long", self.len)));
         }
         const STEP: u64 = 1 << 20;

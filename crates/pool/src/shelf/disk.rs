@@ -137,7 +137,8 @@ impl LentDisk {
             .make_dir(&folder_of(name))
             .and_then(|_| self.fs.write_new(&temporary, &[bytes, &sums, &len, &sum(&len).to_le_bytes()]))
             .and_then(|()| match replaces {
-                true => self.fs.rename(&temporary, &path),
+                // Never over what is there before it is as safe.
+                true => self.fs.sync_file(&temporary).and_then(|()| self.fs.rename(&temporary, &path)),
                 false => self.fs.link(&temporary, &path),
             });
         let _ = self.fs.unlink(&temporary);
@@ -216,7 +217,12 @@ impl Shelf for LentDisk {
         };
         let block = BLOCK_BYTES as u64;
         let from = offset / block;
-        let read = self.read_blocks(name, length, from, end.div_ceil(block).max(from));
+        let to = end.div_ceil(block).max(from);
+        let mut read = self.read_blocks(name, length, from, to);
+        if read.is_err() {
+            // It may have been replaced at this moment.
+            read = self.read_blocks(name, self.length(name)?, from, to);
+        }
         if read.as_ref().is_err_and(|error| error.kind() == Kind::Corrupt) {
             // It is none any more: others are asked, and whoever looks for copies sees that one is missing.
             self.remove_one(name)?;
