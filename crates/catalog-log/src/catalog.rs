@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use stdchk_catalog::{Catalog, Decide, Op, Record, State};
+use stdchk_catalog::{Catalog, Decide, Op, Record, State, random};
 use stdchk_object::{Error, Kind, Result, SessionId};
 use stdchk_store_dir::fs::Fs;
 
@@ -123,7 +123,8 @@ impl LogCatalog {
 
     /// Appends what was decided upon the record `number` of `boot`, if that is still the newest.
     pub fn submit(&self, boot: u64, number: u64, ops: Vec<Op>, durable: bool) -> Result<Submitted> {
-        let mut inner = if ops.is_empty() { self.locked()? } else { self.locked_to_append()? };
+        // Who asks for durability is told of what is written anew, too.
+        let mut inner = if ops.is_empty() && !durable { self.locked()? } else { self.locked_to_append()? };
         let accepted = (inner.boot, inner.state.number()) == (boot, number);
         if accepted {
             inner.append(ops)?;
@@ -230,7 +231,7 @@ impl Inner {
         }
         ops.iter().try_for_each(|op| self.state.check(op))?;
         let number = self.state.number() + 1;
-        let record = Record { number, nonce: random()?, time_ns: now_ns(), ops };
+        let record = Record::new(number, ops)?;
         let sealed: Arc<[u8]> = record.encode().into();
         Arc::make_mut(&mut self.state).apply(&record)?;
         self.pending.push(sealed.clone());
@@ -291,16 +292,4 @@ impl Catalog for LogCatalog {
         sessions.iter().for_each(|session| _ = beats.remove(session));
         Ok(())
     }
-}
-
-fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => Ok(bytes),
-        Err(error) => Err(Error::new(Kind::Io, format!("the system gives no random numbers: {error}"))),
-    }
-}
-
-fn now_ns() -> i64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64)
 }

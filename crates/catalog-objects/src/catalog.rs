@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use stdchk_catalog::{Catalog, Decide, Op, Record, State};
+use stdchk_catalog::{Catalog, Decide, Record, State, random};
 use stdchk_object::{Error, Kind, Result, SessionId};
 use stdchk_store::Objects;
 
@@ -92,7 +92,7 @@ impl Catalog for ObjectCatalog {
                 return Ok(inner.state.clone());
             }
             ops.iter().try_for_each(|op| inner.state.check(op))?;
-            let record = make_record(inner.state.number() + 1, ops)?;
+            let record = Record::new(inner.state.number() + 1, ops)?;
             if !self.put(&record, durable, &mut inner)? {
                 pause(retry)?;
                 continue;
@@ -133,22 +133,6 @@ impl Catalog for ObjectCatalog {
     }
 }
 
-fn make_record(number: u64, ops: Vec<Op>) -> Result<Record> {
-    Ok(Record { number, nonce: random()?, time_ns: now_ns(), ops })
-}
-
-fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => Ok(bytes),
-        Err(error) => Err(Error::new(Kind::Io, format!("the system gives no random numbers: {error}"))),
-    }
-}
-
-fn now_ns() -> i64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64)
-}
-
 /// Waits a little, a random while that grows, so that many who lost the same race do not meet again.
 fn pause(retry: u32) -> Result<()> {
     let [dice] = random::<1>()?;
@@ -160,7 +144,7 @@ fn pause(retry: u32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stdchk_catalog::conformance;
+    use stdchk_catalog::{Op, conformance};
     use stdchk_store::MemoryStore;
     use stdchk_store_dir::DirStore;
 

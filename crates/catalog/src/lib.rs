@@ -23,7 +23,7 @@ pub use op::{
 };
 pub use policy::{Policy, Saving, Wanted};
 pub use pool::{Class, Medium, Member, Pool, PoolOp};
-pub use record::Record;
+pub use record::{Record, random};
 pub use state::{App, Forward, History, OpenSession, SaveSample, State};
 
 /// Decides what to append, given the newest state. It may be called again when others were faster.

@@ -1,8 +1,10 @@
 //! Records: the entries of the log.
 
+use std::time::SystemTime;
+
 use stdchk_object::envelope::{Sort, open, seal};
 use stdchk_object::wire::{Reader, Writer};
-use stdchk_object::{Error, Result};
+use stdchk_object::{Error, Kind, Result};
 
 use crate::Op;
 
@@ -22,6 +24,13 @@ pub struct Record {
 impl Record {
     /// What an encoded record begins with.
     pub const MAGIC: &'static [u8; 8] = Sort::Record.magic();
+
+    /// A record of this moment.
+    pub fn new(number: u64, ops: Vec<Op>) -> Result<Record> {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let time_ns = since.map_or(0, |since| since.as_nanos() as i64);
+        Ok(Record { number, nonce: random()?, time_ns, ops })
+    }
 
     /// The number of an encoded record, all of which is checked to be as it was sealed.
     pub fn number_of(bytes: &[u8]) -> Result<u64> {
@@ -55,5 +64,14 @@ impl Record {
         }
         reader.finish()?;
         Ok(Record { number, nonce, time_ns, ops })
+    }
+}
+
+/// Random bytes of the system.
+pub fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => Ok(bytes),
+        Err(error) => Err(Error::new(Kind::Io, format!("the system gives no random numbers: {error}"))),
     }
 }

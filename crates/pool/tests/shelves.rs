@@ -11,10 +11,7 @@ struct Coming<'b>(&'b [u8], bool);
 
 impl Source for Coming<'_> {
     fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
-        let (some, rest) = self.0.split_at(buffer.len());
-        buffer.copy_from_slice(some);
-        self.0 = rest;
-        Ok(())
+        self.0.fill(buffer)
     }
 
     fn finish(&mut self) -> Result<()> {

@@ -86,9 +86,7 @@ impl PoolCatalog {
         reader.finish()?;
         Ok(Some(accepted))
     }
-}
 
-impl PoolCatalog {
     /// Makes sure that what was found to be done is as durable as it must be: whatever is durable is so with all before it.
     fn confirm(&self, known: &mut Known, durable: bool) -> Result<Arc<State>> {
         let begun = Instant::now();

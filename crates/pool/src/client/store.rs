@@ -130,7 +130,7 @@ impl PoolStore {
         view.holders(name).into_iter().filter(has)
     }
 
-    /// Asks every member. Who does not answer is passed over: what is there is only missed for now.
+    /// Asks every member. Who does not answer is passed over: what is there is found another time.
     fn each(&self, mut ask: impl FnMut(&Peer) -> Result<()>) -> Result<()> {
         self.refresh()?;
         for (_, peer) in self.view().members() {
@@ -317,7 +317,7 @@ impl Store for PoolStore {
             for (_, peer) in self.view().members() {
                 // Who cannot be asked now is told by the next collection that finds these packs with him.
                 if let Err(failure) = peer.try_ask(&question, &[], None) {
-                    tracing::debug!("packs stay for now: {}", failure.into_error(peer.address()));
+                    tracing::debug!("packs stay where they are: {}", failure.into_error(peer.address()));
                 }
             }
         }

@@ -13,7 +13,7 @@ use stdchk_object::{Error, Kind, PackName, Result};
 use super::keeper::Keeper;
 use super::serve::{Incoming, Refusal, Reply, Server, Service};
 use crate::client::Peer;
-use crate::shelf::{Shelf, Source};
+use crate::shelf::Shelf;
 use crate::wire::{Key, Question, Report};
 
 /// Packs that one answer lists.
@@ -181,25 +181,7 @@ impl BenefactorService {
         let known = self.keeper.epoch();
         if epoch < known { Err(Refusal::Stale(known)) } else { Ok(()) }
     }
-}
 
-/// Bytes that have come already.
-struct Come<'b>(&'b [u8]);
-
-impl Source for Come<'_> {
-    fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
-        let (some, rest) = self.0.split_at(buffer.len());
-        buffer.copy_from_slice(some);
-        self.0 = rest;
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<()> {
-        Ok(())
-    }
-}
-
-impl BenefactorService {
     /// Takes a copy from another benefactor, who may not have what it was given: nobody sees it, and it takes the place of nothing,
     /// before every byte was checked.
     fn take_copy(
@@ -218,7 +200,7 @@ impl BenefactorService {
         if self.keeper.epoch() != epoch {
             return Err(Refusal::Stale(self.keeper.epoch()));
         }
-        shelf.take(name, bytes.len() as u64, replaces, &mut Come(&bytes))?;
+        shelf.take(name, bytes.len() as u64, replaces, &mut &bytes[..])?;
         shelf.sync(&[name])?;
         Ok(())
     }

@@ -312,7 +312,14 @@ impl Keeper {
         if self.is_evicted() || round.epoch != view.current().number {
             return;
         }
-        let packs = self.shelf.list(round.after, BATCH).unwrap_or_default();
+        let packs = match self.shelf.list(round.after, BATCH) {
+            Ok(packs) => packs,
+            Err(error) => {
+                tracing::warn!("what is held cannot be listed: {error}");
+                self.rest();
+                return self.go_on(round);
+            }
+        };
         for &(name, _) in &packs {
             if self.is_ending.load(Ordering::Relaxed) || self.epoch() != round.epoch {
                 return;

@@ -36,6 +36,20 @@ pub trait Source {
     fn finish(&mut self) -> Result<()>;
 }
 
+/// Bytes that are here and checked already; there must be as many as are asked for.
+impl Source for &[u8] {
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
+        let (some, rest) = self.split_at(buffer.len());
+        buffer.copy_from_slice(some);
+        *self = rest;
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
 /// Bytes of a pack, wherever they lie.
 pub trait Bulk: Send {
     /// In order.

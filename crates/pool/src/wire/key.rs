@@ -89,11 +89,7 @@ pub fn same(ours: &[u8; CODE_BYTES], theirs: &[u8; CODE_BYTES]) -> bool {
 
 /// Random bytes that are never used twice.
 pub fn nonce() -> Result<[u8; NONCE_BYTES]> {
-    let mut bytes = [0; NONCE_BYTES];
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => Ok(bytes),
-        Err(error) => Err(Error::new(Kind::Io, format!("the system gives no random numbers: {error}"))),
-    }
+    stdchk_catalog::random()
 }
 
 impl FromStr for Key {
