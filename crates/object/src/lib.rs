@@ -7,6 +7,7 @@
 //! not panic, and it allocates no more than the bytes that it was given can justify.
 #![forbid(unsafe_code)]
 
+pub mod code;
 pub mod envelope;
 pub mod error;
 pub mod forward;
@@ -19,6 +20,7 @@ pub mod part;
 pub mod tree;
 pub mod wire;
 
+pub use code::Code;
 pub use error::{Error, Kind, Result};
 pub use hash::Hash;
 pub use ids::{AppName, CheckpointId, Locator, PackName, PackRef, SessionId};

@@ -85,7 +85,7 @@ pub use stdchk_engine::{ChunkingChoice, DiffRange, Options, Sink, Stretch};
 pub use stdchk_model as model;
 pub use stdchk_object::member::{Body, Chunking, Coded, Content, Member, Preferred, Tally, Way};
 pub use stdchk_object::pack::{Codec, Coding};
-pub use stdchk_object::{AppName, CheckpointId, Error, Kind, PackName, Result, SessionId};
+pub use stdchk_object::{AppName, CheckpointId, Code, Error, Kind, PackName, Result, SessionId};
 pub use stdchk_upkeep::{
     GcPlan, Ground, Health, HurtMember, PrunePlan, Repaired, Suspect, VerifyReport, collect, plan_gc,
     plan_prune, prune, repair,

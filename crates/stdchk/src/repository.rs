@@ -11,7 +11,7 @@ use stdchk_engine::{Session, Vault, Workers};
 use stdchk_object::envelope::{Sort, open as open_envelope, seal};
 use stdchk_object::error::Context;
 use stdchk_object::wire::{Reader, Writer};
-use stdchk_object::{AppName, CheckpointId, Error, Kind, Result};
+use stdchk_object::{AppName, CheckpointId, Code, Error, Kind, Result};
 use stdchk_pool::{Key, Peer, PoolCatalog, PoolObjects, PoolStore};
 use stdchk_store::{Objects, Store};
 use stdchk_store_dir::fs::Fs;
@@ -208,6 +208,16 @@ impl Repository {
             (Home::Pool, Durability::Local) => Ok(Durability::Replicated),
             (_, durability) => Ok(durability),
         }
+    }
+
+    /// Has packs written as shards of a code from now on, or with none as they are. Those that are there stay as they are until
+    /// [`repair`](crate::repair) meets them. What a pool does is settled when it is founded.
+    pub fn protect(&self, code: Option<Code>) -> Result<()> {
+        let Home::Directory(dir) = &self.home else {
+            let text = "how a pool protects packs is settled when it is founded, by 'stdchk pool start --erasure K+M'";
+            return Err(Error::new(Kind::Unsupported, text));
+        };
+        if dir.code()? == code { Ok(()) } else { dir.protect(code) }
     }
 
     /// Checks the repository's own record; `false` if there is none.

@@ -12,6 +12,7 @@ use stdchk_store::{Objects, Store};
 
 use crate::fs::Fs;
 use crate::real::RealFs;
+use crate::shards::{Protection, pack_of_shard};
 
 /// The folders of a repository.
 const FOLDERS: [&str; 6] = ["packs", "log", "snapshots", "index", "beats", "tmp"];
@@ -21,17 +22,20 @@ const BALLAST: &str = "ballast";
 const BALLAST_BYTES: u64 = 256 << 10;
 /// It is given up by as much as is needed, in steps of this.
 const BALLAST_STEP: u64 = 8 << 10;
+/// Says how packs are protected, if they are.
+pub(crate) const ERASURE: &str = "erasure";
 /// Temporary files older than this belong to nobody. Wrongly removed, one costs its writer a clear error.
 const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// A directory as [`Store`] and [`Objects`].
 pub struct DirStore {
-    fs: Arc<dyn Fs>,
+    pub(crate) fs: Arc<dyn Fs>,
     /// For messages.
     place: String,
     /// Distinguishes this store's temporary files from those of other processes and hosts.
     tag: String,
     counter: AtomicU64,
+    pub(crate) protection: Protection,
 }
 
 impl DirStore {
@@ -43,7 +47,7 @@ impl DirStore {
 
     /// The same on any file system.
     pub fn on(fs: Arc<dyn Fs>, place: String, tag: String) -> DirStore {
-        DirStore { fs, place, tag, counter: AtomicU64::new(0) }
+        DirStore { fs, place, tag, counter: AtomicU64::new(0), protection: Protection::default() }
     }
 
     /// Makes folders that are missing: copies and object stores drop empty ones. Who may not, goes on without.
@@ -93,21 +97,53 @@ impl DirStore {
             }
             Ok(())
         };
-        look(String::new(), &|name| matches!(name, "stdchk" | "mark" | "named" | BALLAST))?;
+        look(String::new(), &|name| matches!(name, "stdchk" | "mark" | "named" | BALLAST | ERASURE))?;
         look("packs".to_owned(), &|_| false)?;
         for folder in self.fs.list_dirs("packs").context(|| self.failed("cannot list", "packs"))? {
             let folder = format!("packs/{folder}");
-            let is_pack = |name: &str| name.parse::<PackName>().is_ok_and(|name| pack_folder(name) == folder);
+            let is_pack = |name: &str| {
+                let pack = name.parse::<PackName>().ok().or_else(|| Some(pack_of_shard(name)?.0));
+                pack.is_some_and(|pack| pack_folder(pack) == folder)
+            };
             look(folder.clone(), &is_pack)?;
         }
         Ok(found)
     }
 
-    fn failed(&self, what: &str, path: &str) -> String {
+    pub(crate) fn failed(&self, what: &str, path: &str) -> String {
         format!("{what} {}/{path}", self.place)
     }
 
-    fn unlink(&self, path: &str) -> Result<()> {
+    /// Fills buffers from a file; what says that its bytes are not there any more is damage.
+    pub(crate) fn read_file(&self, path: &str, offset: u64, buffers: &mut [&mut [u8]]) -> Result<()> {
+        match self.fs.read_at(path, offset, buffers) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(Error::corrupt(format!("{} is cut short", self.failed("pack", path))))
+            }
+            // A sector that cannot be read any more is how media lose bytes.
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
+                Err(Error::io(self.failed("the medium cannot read pack", path), error)
+                    .with_kind(Kind::Corrupt))
+            }
+            // Offsets beyond what the system can address lie beyond any end.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                Err(Error::corrupt(format!("{} is cut short", self.failed("pack", path))))
+            }
+            done => done.context(|| self.failed("cannot read pack", path)),
+        }
+    }
+
+    /// Creates a file in a pack's folder, and the folder where it is missing.
+    pub(crate) fn write_in_folder(&self, name: PackName, path: &str, pieces: &[&[u8]]) -> io::Result<()> {
+        match self.fs.write_new(path, pieces) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.fs.make_dir(&pack_folder(name)).and_then(|_| self.fs.write_new(path, pieces))
+            }
+            done => done,
+        }
+    }
+
+    pub(crate) fn unlink(&self, path: &str) -> Result<()> {
         match self.fs.unlink(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(Error::io(self.failed("cannot remove", path), error))
@@ -117,7 +153,7 @@ impl DirStore {
     }
 
     /// Writes a temporary file, synced if asked, and hands it to `place`; then it is gone again.
-    fn through_temporary(
+    pub(crate) fn through_temporary(
         &self,
         pieces: &[&[u8]],
         durable: bool,
@@ -140,27 +176,27 @@ fn folder_of(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
-fn pack_folder(name: PackName) -> String {
+pub(crate) fn pack_folder(name: PackName) -> String {
     format!("packs/{:02x}", name.session.0 >> 56)
 }
 
-fn pack_path(name: PackName) -> String {
+pub(crate) fn pack_path(name: PackName) -> String {
     format!("{}/{name}", pack_folder(name))
 }
 
 impl Store for DirStore {
     fn put(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
+        if let Some(code) = self.code()? {
+            return self.put_shards(name, code, pieces);
+        }
         let path = pack_path(name);
-        let done = match self.fs.write_new(&path, pieces) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.fs.make_dir(&pack_folder(name)).and_then(|_| self.fs.write_new(&path, pieces))
-            }
-            done => done,
-        };
-        done.context(|| self.failed("cannot write pack", &path))
+        self.write_in_folder(name, &path, pieces).context(|| self.failed("cannot write pack", &path))
     }
 
     fn replace(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
+        if let Some(layout) = self.layout(name)? {
+            return self.replace_shards(name, layout, pieces);
+        }
         let path = pack_path(name);
         self.through_temporary(pieces, true, |temporary| self.fs.rename(temporary, &path))
             .and_then(|()| self.fs.sync_dir(&pack_folder(name)))
@@ -170,8 +206,13 @@ impl Store for DirStore {
     fn sync(&self, names: &[PackName]) -> Result<()> {
         let mut folders = std::collections::BTreeSet::new();
         for &name in names {
-            let path = pack_path(name);
-            self.fs.sync_file(&path).context(|| self.failed("cannot sync pack", &path))?;
+            match self.layout(name)? {
+                Some(layout) => self.sync_shards(name, layout)?,
+                None => {
+                    let path = pack_path(name);
+                    self.fs.sync_file(&path).context(|| self.failed("cannot sync pack", &path))?;
+                }
+            }
             folders.insert(pack_folder(name));
         }
         if folders.is_empty() {
@@ -185,45 +226,69 @@ impl Store for DirStore {
     }
 
     fn length(&self, name: PackName) -> Result<u64> {
+        if let Some(layout) = self.layout(name)? {
+            return Ok(layout.pack_len());
+        }
         let path = pack_path(name);
         self.fs.len(&path).context(|| self.failed("cannot find pack", &path))
     }
 
     fn read_into(&self, name: PackName, offset: u64, buffers: &mut [&mut [u8]]) -> Result<()> {
-        let path = pack_path(name);
-        match self.fs.read_at(&path, offset, buffers) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(Error::corrupt(format!("{} is cut short", self.failed("pack", &path))))
-            }
-            // A sector that cannot be read any more is how media lose bytes.
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
-                Err(Error::io(self.failed("the medium cannot read pack", &path), error)
-                    .with_kind(Kind::Corrupt))
-            }
-            // Offsets beyond what the system can address lie beyond any end.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                Err(Error::corrupt(format!("{} is cut short", self.failed("pack", &path))))
-            }
-            done => done.context(|| self.failed("cannot read pack", &path)),
+        if let Some(layout) = self.layout(name)? {
+            return self.read_shards(name, layout, false, offset, buffers);
         }
+        self.read_file(&pack_path(name), offset, buffers)
+    }
+
+    fn copies(&self) -> u32 {
+        1 + u32::from(self.may_have_shards())
+    }
+
+    /// The second copy is the pack by those shards of which every block fits its sum.
+    fn read_copy(&self, name: PackName, copy: u32, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        match (copy, self.layout(name)?) {
+            (0, _) => self.read(name, offset, buffer),
+            (1, Some(layout)) => self.read_shards(name, layout, true, offset, &mut [buffer]),
+            _ => Err(Error::new(Kind::NotFound, format!("there is no other copy of pack {name}"))),
+        }
+    }
+
+    fn is_sound(&self, name: PackName) -> Result<bool> {
+        self.are_shards_sound(name)
+    }
+
+    fn heal(&self, name: PackName) -> Result<()> {
+        self.heal_shards(name)
     }
 
     fn list(&self, each: &mut dyn FnMut(PackName, u64)) -> Result<()> {
         for folder in self.fs.list_dirs("packs").context(|| self.failed("cannot list", "packs"))? {
             let folder = format!("packs/{folder}");
+            let mut sharded = std::collections::BTreeMap::new();
             for entry in self.fs.list(&folder).context(|| self.failed("cannot list", &folder))? {
                 if let Ok(name) = entry.name.parse::<PackName>()
                     && pack_folder(name) == folder
                 {
                     each(name, entry.len);
+                } else if let Some((name, _)) = pack_of_shard(&entry.name)
+                    && pack_folder(name) == folder
+                {
+                    *sharded.entry(name).or_insert(0) += entry.len;
                 }
+            }
+            for (name, bytes) in sharded {
+                // Shards that do not even say how long the pack was still take up room.
+                each(name, self.layout(name).ok().flatten().map_or(bytes, |layout| layout.pack_len()));
             }
         }
         Ok(())
     }
 
     fn remove(&self, names: &[PackName]) -> Result<()> {
-        names.iter().try_for_each(|&name| self.unlink(&pack_path(name)))
+        names.iter().try_for_each(|&name| match self.fs.unlink(&pack_path(name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.remove_shards(name),
+            done => done.context(|| self.failed("cannot remove", &pack_path(name))),
+        })
     }
 }
 
@@ -350,6 +415,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         stdchk_store::conformance::objects(&store(dir.path()));
         assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0, "nothing is left behind");
+    }
+
+    #[test]
+    fn passes_the_conformance_suite_in_shards() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(dir.path());
+        store.protect(Some("4+2".parse().unwrap())).unwrap();
+        stdchk_store::conformance::store(&store);
+        let files: usize = std::fs::read_dir(dir.path().join("packs"))
+            .unwrap()
+            .map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap().count())
+            .sum();
+        assert_eq!(files, 6 + 3, "a pack as 4+2, a small one as 1+2, and nothing of those removed");
+        assert!(store.strangers().unwrap().is_empty());
     }
 
     #[test]

@@ -8,6 +8,7 @@
 mod dir;
 pub mod fs;
 mod real;
+mod shards;
 
 pub use dir::DirStore;
 pub use real::{RealFs, WRITE_BYTES};

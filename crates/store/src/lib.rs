@@ -59,6 +59,18 @@ pub trait Store: Send + Sync {
         let _ = name;
     }
 
+    /// Whether all that is kept of a pack is there and as it should be, also what reading it does not touch: parity, other copies.
+    fn is_sound(&self, name: PackName) -> Result<bool> {
+        let _ = name;
+        Ok(true)
+    }
+
+    /// Makes anew what is kept of a pack and is not as it should be, from what is. Whether that was enough is for [`Store::is_sound`] to say.
+    fn heal(&self, name: PackName) -> Result<()> {
+        let _ = name;
+        Ok(())
+    }
+
     /// Calls `each` with every pack and its length. What comes and goes meanwhile may be missed.
     fn list(&self, each: &mut dyn FnMut(PackName, u64)) -> Result<()>;
 

@@ -15,6 +15,7 @@ use stdchk_object::{Hash, Kind, PackName, Result};
 
 use crate::Ground;
 use crate::health::DamageMap;
+use crate::verify::VerifyReport;
 
 /// What a repair did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,15 +28,20 @@ pub struct Repaired {
     pub index_rebuilt: bool,
 }
 
-/// Mends what can be mended.
-pub fn repair(
-    ground: &Ground,
-    state: &Arc<State>,
-    damage: &DamageMap,
-    index_is_damaged: bool,
-) -> Result<Repaired> {
+/// Mends what was found: first by what the store itself keeps of a pack, copies and parity, then by chunks that are elsewhere.
+pub fn repair(ground: &Ground, state: &Arc<State>, found: &VerifyReport) -> Result<Repaired> {
     let vault = ground.vault(state);
     let mut done = Repaired::default();
+    let damage = &found.damage;
+    for &name in found.thin.iter().chain(damage.keys().filter(|name| !found.thin.contains(name))) {
+        ground.store.heal(name)?;
+    }
+    for &name in found.thin.iter().filter(|name| !damage.contains_key(name)) {
+        match ground.store.is_sound(name)? {
+            true => done.mended.push(name),
+            false => done.lost.push(name),
+        }
+    }
     let copies = find_copies(ground, &vault, damage)?;
     for (&name, ranges) in damage {
         if mend(ground, &vault, name, ranges, &copies)? {
@@ -51,7 +57,7 @@ pub fn repair(
             Ok(if healed.is_empty() { Vec::new() } else { vec![Op::Heal(healed)] })
         })?;
     }
-    if index_is_damaged {
+    if !found.index.is_empty() {
         // It fills again as checkpoints are saved; losing it costs space, never truth.
         Index::clear(&*ground.objects)?;
         done.index_rebuilt = true;

@@ -29,6 +29,8 @@ pub struct VerifyReport {
     pub checkpoints: Vec<CheckpointReport>,
     /// Damage, by pack.
     pub damage: DamageMap,
+    /// Packs of which copies or parity are missing or damaged, although what was read of them is right, or was made again.
+    pub thin: Vec<PackName>,
     /// What is wrong with the catalog.
     pub catalog: Vec<String>,
     /// Segments of the fingerprint index that are not as they were written: harmless, and made anew by repair.
@@ -47,6 +49,7 @@ impl VerifyReport {
     pub fn is_clean(&self) -> bool {
         self.checkpoints.iter().all(|report| report.health.is_whole())
             && self.damage.is_empty()
+            && self.thin.is_empty()
             && self.catalog.is_empty()
     }
 }
@@ -65,8 +68,7 @@ pub fn verify(
     let entries: Vec<&CheckpointEntry> =
         state.checkpoints().filter(|e| wanted.is_none_or(|w| w(e))).collect();
     let packs = packs_of(&vault, &entries)?;
-    report.damage = check_packs(ground, &vault, packs.values(), progress, &mut report.bytes)?;
-    report.packs = packs.len() as u64;
+    check_packs(ground, &vault, packs.values(), progress, &mut report)?;
     for entry in entries {
         let health = health(&vault, entry, &report.damage)?;
         report.checkpoints.push(CheckpointReport { id: entry.id(), health });
@@ -110,24 +112,32 @@ fn packs_of(vault: &Vault, entries: &[&CheckpointEntry]) -> Result<BTreeMap<Pack
     Ok(packs)
 }
 
-/// Reads packs whole, several at once; the damage.
+/// What was found of one pack.
+struct Found {
+    damage: Vec<(u32, u32)>,
+    is_sound: bool,
+}
+
+/// Reads packs whole, several at once.
 fn check_packs<'a>(
     ground: &Ground,
     vault: &Arc<Vault>,
     packs: impl Iterator<Item = &'a PackRef> + Clone,
     progress: &dyn Fn(u64, u64),
-    bytes: &mut u64,
-) -> Result<DamageMap> {
+    report: &mut VerifyReport,
+) -> Result<()> {
     let total = packs.clone().map(|pack| pack.length).sum();
     let mut under_way = VecDeque::new();
-    let mut damage = DamageMap::new();
-    let mut settle = |(answer, pack): (stdchk_engine::Answer<Vec<(u32, u32)>>, PackRef)| -> Result<()> {
+    let mut settle = |(answer, pack): (stdchk_engine::Answer<Found>, PackRef)| -> Result<()> {
         let found = answer.wait()?;
-        if !found.is_empty() {
-            damage.insert(pack.name, found);
+        if !found.is_sound {
+            report.thin.push(pack.name);
         }
-        *bytes += pack.length;
-        progress(*bytes, total);
+        if !found.damage.is_empty() {
+            report.damage.insert(pack.name, found.damage);
+        }
+        (report.packs, report.bytes) = (report.packs + 1, report.bytes + pack.length);
+        progress(report.bytes, total);
         Ok(())
     };
     for pack in packs.copied() {
@@ -137,10 +147,13 @@ fn check_packs<'a>(
             settle(oldest)?;
         }
         let vault = vault.clone();
-        under_way.push_back((ground.workers.ask(move |_| check_pack(&vault, &pack)), pack));
+        let look = move |_: &mut _| {
+            let is_sound = vault.store().is_sound(pack.name)?;
+            Ok(Found { damage: check_pack(&vault, &pack)?, is_sound })
+        };
+        under_way.push_back((ground.workers.ask(look), pack));
     }
-    under_way.into_iter().try_for_each(settle)?;
-    Ok(damage)
+    under_way.into_iter().try_for_each(settle)
 }
 
 /// Reads one pack whole; the ranges of chunks that are damaged.

@@ -298,6 +298,9 @@ pub struct SaveArgs {
     /// A word for people.
     #[arg(long, default_value = "")]
     pub note: String,
+    /// From now on cut every pack of this repository into K shards, with M of parity, of which any M may be lost or damaged; none ends that.
+    #[arg(long, value_parser = parse::erasure, value_name = "K+M")]
+    pub erasure: Option<parse::Erasure>,
     #[command(flatten)]
     pub engine: EngineArgs,
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stdchk::{Chunking, ChunkingChoice, Codec, Coding, Error, Prefer, Result};
+use stdchk::{Chunking, ChunkingChoice, Code, Codec, Coding, Error, Prefer, Result};
 
 /// Splits a number from its unit.
 fn split(text: &str) -> Option<(f64, &str)> {
@@ -126,6 +126,15 @@ pub fn prefer(text: &str) -> Result<Prefer> {
         "space" => Ok(Prefer::Space),
         _ => Err(Error::invalid(format!("{text:?} is no preference: time, balanced or space"))),
     }
+}
+
+/// How packs are protected: a code, or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Erasure(pub Option<Code>);
+
+/// A code such as `8+2`, or `none`.
+pub fn erasure(text: &str) -> Result<Erasure> {
+    if text == "none" { Ok(Erasure(None)) } else { text.parse().map(|code| Erasure(Some(code))) }
 }
 
 #[cfg(test)]

@@ -196,7 +196,7 @@ fn verify_and_repair(fs: &Arc<SimFs>) -> stdchk::Result<stdchk::Repaired> {
     let repository = open(fs)?;
     let reading = repository.read()?;
     let report = repository.verify(&reading, None, &|_, _| {})?;
-    stdchk::repair(&repository.ground(), &reading.state, &report.damage, false)
+    stdchk::repair(&repository.ground(), &reading.state, &report)
 }
 
 /// A repair that fails or is cut off at any of its steps has hurt nothing, and the next one gets through.
@@ -237,7 +237,7 @@ fn repair_mends_from_copies_that_a_later_save_brings() {
     let reading = repository.read().expect("read");
     let report = repository.verify(&reading, None, &|_, _| {}).expect("verify");
     assert!(!report.is_clean());
-    let done = stdchk::repair(&repository.ground(), &reading.state, &report.damage, false).expect("repair");
+    let done = stdchk::repair(&repository.ground(), &reading.state, &report).expect("repair");
     assert_eq!((done.mended.len(), done.lost.len()), (0, 1), "there is no copy yet");
     drop(reading);
 
@@ -248,7 +248,7 @@ fn repair_mends_from_copies_that_a_later_save_brings() {
     let hurt =
         |app: &str| report.checkpoints.iter().any(|r| r.id.app.as_str() == app && !r.health.is_whole());
     assert!(hurt("melt") && !hurt("again"));
-    let done = stdchk::repair(&repository.ground(), &reading.state, &report.damage, false).expect("repair");
+    let done = stdchk::repair(&repository.ground(), &reading.state, &report).expect("repair");
     assert_eq!((done.mended.len(), done.lost.len()), (1, 0));
     assert!(fs.files()[&path] == bytes, "mended to the very bytes that were sealed");
     drop(reading);

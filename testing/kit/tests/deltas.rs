@@ -185,7 +185,7 @@ fn a_damaged_base_hurts_all_that_need_it_and_is_not_built_upon() {
     save_as(&repository, 3, &first, Preference::Fixed(Coding::NONE, 1));
     let reading = repository.read().expect("read");
     let report = repository.verify(&reading, None, &|_, _| {}).expect("verify");
-    let done = repair(&repository.ground(), &reading.state, &report.damage, false).expect("repair");
+    let done = repair(&repository.ground(), &reading.state, &report).expect("repair");
     assert_eq!((done.mended.len(), done.lost.len()), (1, 0));
     assert!(fs.files()[&path] == sealed);
     drop(reading);
@@ -217,7 +217,7 @@ fn a_damaged_difference_is_made_again_from_its_base() {
     save_as(&repository, 2, &second, Preference::Fixed(Coding::NONE, 1));
     let reading = repository.read().expect("read");
     let report = repository.verify(&reading, None, &|_, _| {}).expect("verify");
-    let done = repair(&repository.ground(), &reading.state, &report.damage, false).expect("repair");
+    let done = repair(&repository.ground(), &reading.state, &report).expect("repair");
     assert_eq!((done.mended.len(), done.lost.len()), (1, 0));
     assert!(fs.files()[&path] == sealed);
     assert!(read(&repository, 1).expect("read") == second);

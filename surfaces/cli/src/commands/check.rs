@@ -16,7 +16,7 @@ pub fn verify(repository: &Repository, out: &Out, checkpoint: Option<&str>, repa
     let mut strangers = if spec.is_none() { repository.strangers()? } else { Vec::new() };
     if repair && !(report.is_clean() && report.index.is_empty()) {
         let ground = repository.ground();
-        let done = stdchk::repair(&ground, &reading.state, &report.damage, !report.index.is_empty())?;
+        let done = stdchk::repair(&ground, &reading.state, &report)?;
         drop(reading);
         done.mended.iter().for_each(|pack| out.note(&format!("mended pack {pack}")));
         done.lost
@@ -78,7 +78,7 @@ fn print_json(out: &Out, report: &VerifyReport, strangers: &[String]) {
         .collect();
     out.object(&json!({
         "summary": true, "clean": report.is_clean() && strangers.is_empty(), "packs": report.packs, "bytes": report.bytes,
-        "damage": damage, "catalog": report.catalog, "index": report.index, "unreferenced_packs": report.unreferenced,
+        "damage": damage, "thin": report.thin.iter().map(ToString::to_string).collect::<Vec<_>>(), "catalog": report.catalog, "index": report.index, "unreferenced_packs": report.unreferenced,
         "strange_files": strangers,
     }));
 }
@@ -101,6 +101,8 @@ fn print_text(out: &Out, report: &VerifyReport, strangers: &[String]) {
             .collect();
         out.line(&format!("damaged pack {pack}: chunks {}", ranges.join(", ")));
     }
+    let thin = "less safe than promised (copies or parity are missing or damaged): pack";
+    report.thin.iter().for_each(|pack| out.line(&format!("{thin} {pack}")));
     report.catalog.iter().for_each(|problem| out.line(&format!("damaged catalog: {problem}")));
     let index = "damaged index segment (harmless; --repair removes it)";
     report.index.iter().for_each(|name| out.line(&format!("{index}: {name}")));

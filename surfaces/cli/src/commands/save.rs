@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use stdchk::{
-    AppName, Error, ParentChoice, Preference, Result, SCRIPT_LEASE, SaveOptions, Saved, Spec, Tally,
-    by_convention,
+    AppName, Error, ParentChoice, Preference, Repository, Result, SCRIPT_LEASE, SaveOptions, Saved, Spec,
+    Tally, by_convention,
 };
 
 use super::{checkpoint_json, open_or_create};
@@ -66,7 +66,7 @@ pub fn save(cli: &Cli, out: &Out, args: &SaveArgs) -> Result<u8> {
         // What cannot be found should not make a repository.
         check_paths(paths)?;
     }
-    let repository = open_or_create(cli)?;
+    let repository = open_protected(cli, args)?;
     let bar = out.progress("saving", if stdin { 0 } else { stdchk::total_bytes(paths) });
     let mut save = repository.save(&app, step, options)?;
     let added = if stdin {
@@ -84,6 +84,14 @@ pub fn save(cli: &Cli, out: &Out, args: &SaveArgs) -> Result<u8> {
     bar.finish_and_clear();
     report(out, &saved);
     Ok(0)
+}
+
+fn open_protected(cli: &Cli, args: &SaveArgs) -> Result<Repository> {
+    let repository = open_or_create(cli)?;
+    if let Some(erasure) = &args.erasure {
+        repository.protect(erasure.0)?;
+    }
+    Ok(repository)
 }
 
 fn check_paths(paths: &[PathBuf]) -> Result<()> {
@@ -123,7 +131,7 @@ fn save_by_name(cli: &Cli, out: &Out, args: &SaveArgs) -> Result<u8> {
         steps.entry((said.step, said.app)).or_default().entry(said.rank).or_default().push(path.clone());
     }
     check_paths(&args.what)?;
-    let repository = open_or_create(cli)?;
+    let repository = open_protected(cli, args)?;
     for ((step, app), ranks) in steps {
         let session = repository.begin(&app, step, Some(ranks.len() as u32), SCRIPT_LEASE)?;
         let add_all = || -> Result<Saved> {

@@ -1,0 +1,294 @@
+//! Packs as shards, each in a file of its own: `packs/xx/<pack>.<shard>`.
+//!
+//! A directory that has an object `erasure` writes its packs so. What was written before, or is a pack in one file for another reason, is
+//! read all the same: it is seen from what is there.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
+use stdchk_erasure::{Checked, Encoded, Layout, Shards, TAIL_BYTES, heal, is_whole, read};
+use stdchk_object::error::Context;
+use stdchk_object::pack::check_whole;
+use stdchk_object::{Code, Error, Kind, PackName, Result};
+use stdchk_store::Objects;
+
+use crate::DirStore;
+use crate::dir::{ERASURE, pack_folder, pack_path};
+
+/// Layouts that are remembered.
+const KNOWN_MAX: usize = 1 << 16;
+
+/// How the packs of a directory are protected, as far as it is known.
+#[derive(Default)]
+pub(crate) struct Protection {
+    code: Mutex<Option<Option<Code>>>,
+    /// `None` for packs in one file.
+    layouts: Mutex<HashMap<PackName, Option<Layout>>>,
+    any: OnceLock<()>,
+}
+
+fn shard_path(name: PackName, index: u8) -> String {
+    format!("{}.{index}", pack_path(name))
+}
+
+/// The pack of a file that has the name of a shard, and which one it is.
+pub(crate) fn pack_of_shard(file: &str) -> Option<(PackName, u8)> {
+    let (name, index) = file.split_once('.')?;
+    let (name, index) = (name.parse().ok()?, index.parse::<u8>().ok()?);
+    (index < Code::DATA_MAX + Code::PARITY_MAX && shard_path(name, index).ends_with(file))
+        .then_some((name, index))
+}
+
+/// The files of one pack.
+struct Files<'a> {
+    store: &'a DirStore,
+    name: PackName,
+}
+
+impl Shards for Files<'_> {
+    fn read(&self, index: u8, offset: u64, buffers: &mut [&mut [u8]]) -> Result<()> {
+        self.store.read_file(&shard_path(self.name, index), offset, buffers)
+    }
+}
+
+impl DirStore {
+    fn layouts(&self) -> MutexGuard<'_, HashMap<PackName, Option<Layout>>> {
+        self.protection.layouts.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The code by which packs are written, if there is one.
+    pub fn code(&self) -> Result<Option<Code>> {
+        let mut known = self.protection.code.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(code) = *known {
+            return Ok(code);
+        }
+        let code = match self.get(ERASURE)? {
+            None => None,
+            Some(bytes) => {
+                let text = String::from_utf8_lossy(&bytes);
+                let read = text.trim().parse::<Code>();
+                Some(read.map_err(|_| Error::corrupt(self.failed("what cannot be a code is in", ERASURE)))?)
+            }
+        };
+        *known = Some(code);
+        Ok(code)
+    }
+
+    /// Sets the code by which packs are written from now on; `None` writes each as one file.
+    pub fn protect(&self, code: Option<Code>) -> Result<()> {
+        match code {
+            Some(code) => Objects::replace(self, ERASURE, format!("{code}\n").as_bytes(), true)?,
+            None => self.delete(&[ERASURE.to_owned()])?,
+        }
+        *self.protection.code.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(code);
+        Ok(())
+    }
+
+    pub(crate) fn may_have_shards(&self) -> bool {
+        self.protection.any.get().is_some() || matches!(self.code(), Ok(Some(_)))
+    }
+
+    fn know(&self, name: PackName, layout: Option<Layout>) {
+        let mut layouts = self.layouts();
+        if layouts.len() >= KNOWN_MAX {
+            layouts.clear();
+        }
+        layouts.insert(name, layout);
+        if layout.is_some() {
+            let _ = self.protection.any.set(());
+        }
+    }
+
+    /// How a pack is cut; `None` for one that lies in one file, or is not there.
+    pub(crate) fn layout(&self, name: PackName) -> Result<Option<Layout>> {
+        if let Some(layout) = self.layouts().get(&name) {
+            return Ok(*layout);
+        }
+        let is_plain = self.fs.len(&pack_path(name)).is_ok();
+        let layout = if is_plain { None } else { self.find_layout(name)? };
+        if is_plain || layout.is_some() {
+            self.know(name, layout);
+        }
+        Ok(layout)
+    }
+
+    /// Asks one shard after the other, until one knows.
+    fn find_layout(&self, name: PackName) -> Result<Option<Layout>> {
+        let mut damage = None;
+        for index in 0..Code::DATA_MAX + Code::PARITY_MAX {
+            let path = shard_path(name, index);
+            let len = match self.fs.len(&path) {
+                Ok(len) => len,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(Error::io(self.failed("cannot find pack", &path), error)),
+            };
+            let mut tail = [0; TAIL_BYTES];
+            let read = match len.checked_sub(TAIL_BYTES as u64) {
+                Some(at) => self.read_file(&path, at, &mut [&mut tail]),
+                None => Err(Error::corrupt(self.failed("cut short:", &path))),
+            };
+            match read.and_then(|()| Layout::of_tail(name, &tail, len)) {
+                Ok((layout, _)) => return Ok(Some(layout)),
+                Err(error) if error.kind() == Kind::Corrupt => damage = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        damage.map_or(Ok(None), Err)
+    }
+
+    pub(crate) fn put_shards(&self, name: PackName, code: Code, pieces: &[&[u8]]) -> Result<()> {
+        let encoded = Encoded::new(name, code, pieces)?;
+        for (index, pieces) in encoded.shards() {
+            // Of several that put the same name one makes the first shard.
+            let path = shard_path(name, index);
+            self.write_in_folder(name, &path, &pieces).context(|| self.failed("cannot write pack", &path))?;
+        }
+        self.know(name, Some(encoded.layout()));
+        Ok(())
+    }
+
+    pub(crate) fn replace_shards(&self, name: PackName, layout: Layout, pieces: &[&[u8]]) -> Result<()> {
+        let encoded = match pieces.iter().map(|piece| piece.len() as u64).sum::<u64>() == layout.pack_len() {
+            true => Encoded::again(name, layout, pieces)?,
+            false => Encoded::new(name, layout.code(), pieces)?,
+        };
+        self.write_over(name, encoded.shards())?;
+        self.know(name, Some(encoded.layout()));
+        Ok(())
+    }
+
+    /// Puts shards in the place of others, durably.
+    fn write_over<'a>(
+        &self,
+        name: PackName,
+        shards: impl Iterator<Item = (u8, Vec<&'a [u8]>)>,
+    ) -> Result<()> {
+        let folder = pack_folder(name);
+        self.fs.make_dir(&folder).context(|| self.failed("cannot create", &folder))?;
+        for (index, pieces) in shards {
+            let path = shard_path(name, index);
+            self.through_temporary(&pieces, true, |temporary| self.fs.rename(temporary, &path))
+                .context(|| self.failed("cannot replace pack", &path))?;
+        }
+        self.fs.sync_dir(&folder).context(|| self.failed("cannot sync", &folder))
+    }
+
+    pub(crate) fn sync_shards(&self, name: PackName, layout: Layout) -> Result<()> {
+        for index in 0..layout.count() {
+            let path = shard_path(name, index);
+            match self.fs.sync_file(&path) {
+                // What was lost is for verify to find; the others bring the pack back.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                done => done.context(|| self.failed("cannot sync pack", &path))?,
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn read_shards(
+        &self,
+        name: PackName,
+        layout: Layout,
+        is_checked: bool,
+        offset: u64,
+        buffers: &mut [&mut [u8]],
+    ) -> Result<()> {
+        let files = Files { store: self, name };
+        let done = match is_checked {
+            true => read(&layout, &Checked { shards: &files, layout }, &[], offset, buffers),
+            false => read(&layout, &files, &[], offset, buffers),
+        };
+        done.map_err(|error| {
+            // It may have been removed, and be known still.
+            if error.kind() == Kind::NotFound {
+                self.layouts().remove(&name);
+            }
+            error.within(format!("pack {name}"))
+        })
+    }
+
+    /// What is stored of each shard of a pack.
+    fn stored_shards(&self, name: PackName, layout: &Layout) -> Result<Vec<Option<Vec<u8>>>> {
+        let stored = (0..layout.count()).map(|index| {
+            let path = shard_path(name, index);
+            let Ok(len) = self.fs.len(&path) else { return Ok(None) };
+            // No more than a shard can be, whatever lies there.
+            let mut bytes = vec![0; len.min(layout.stored_len()) as usize];
+            match self.read_file(&path, 0, &mut [&mut bytes]) {
+                Ok(()) => Ok((len <= layout.stored_len()).then_some(bytes)),
+                Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::NotFound) => Ok(None),
+                Err(error) => Err(error),
+            }
+        });
+        stored.collect()
+    }
+
+    /// Whether all shards of a pack are whole; a pack in one file is not as safe as it should be where packs are to be in shards.
+    pub(crate) fn are_shards_sound(&self, name: PackName) -> Result<bool> {
+        let layout = match self.layout(name) {
+            Err(error) if error.kind() == Kind::Corrupt => return Ok(false),
+            layout => layout?,
+        };
+        let Some(layout) = layout else { return Ok(self.code()?.is_none()) };
+        let stored = self.stored_shards(name, &layout)?;
+        let is_whole = |(index, shard): (u8, &Option<Vec<u8>>)| {
+            shard.as_ref().is_some_and(|shard| is_whole(name, &layout, index, shard))
+        };
+        Ok((0..).zip(&stored).all(is_whole))
+    }
+
+    /// Makes lost and damaged shards again; and shards of a pack in one file, where packs are to be in shards.
+    pub(crate) fn heal_shards(&self, name: PackName) -> Result<()> {
+        let Some(layout) = self.layout(name)? else {
+            return self.code()?.map_or(Ok(()), |code| self.cut_file(name, code));
+        };
+        let stored = self.stored_shards(name, &layout)?;
+        let Some(healed) = heal(name, &stored, |pack| check_whole(name, pack).is_ok())? else {
+            return Ok(());
+        };
+        self.write_over(name, healed.bad.iter().map(|(index, bytes)| (*index, vec![&bytes[..]])))
+    }
+
+    /// Cuts a pack that lies in one file.
+    fn cut_file(&self, name: PackName, code: Code) -> Result<()> {
+        let path = pack_path(name);
+        let pack = self.fs.read(&path).context(|| self.failed("cannot read pack", &path))?;
+        if check_whole(name, &pack).is_err() {
+            return Ok(());
+        }
+        let pieces = [&pack[..]];
+        let encoded = Encoded::new(name, code, &pieces)?;
+        self.write_over(name, encoded.shards())?;
+        self.know(name, Some(encoded.layout()));
+        self.unlink(&path)
+    }
+
+    pub(crate) fn remove_shards(&self, name: PackName) -> Result<()> {
+        self.layouts().remove(&name);
+        let folder = pack_folder(name);
+        let entries = match self.fs.list(&folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.context(|| self.failed("cannot list", &folder))?,
+        };
+        let mut mine =
+            entries.iter().filter(|entry| pack_of_shard(&entry.name).is_some_and(|(of, _)| of == name));
+        mine.try_for_each(|entry| self.unlink(&format!("{folder}/{}", entry.name)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stdchk_object::SessionId;
+
+    #[test]
+    fn shards_have_names() {
+        let name = PackName { session: SessionId(5), writer: 6, number: 7 };
+        let file = format!("{name}.11");
+        assert_eq!(pack_of_shard(&file), Some((name, 11)));
+        for bad in [format!("{name}"), format!("{name}.48"), format!("{name}.011"), "x.1".into()] {
+            assert_eq!(pack_of_shard(&bad), None, "{bad}");
+        }
+    }
+}
