@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stdchk_object::wire::{Reader, Writer};
-use stdchk_object::{Error, Kind, Result};
+use stdchk_object::{Code, Error, Kind, Result};
 
 /// What a benefactor lends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,15 +43,17 @@ pub struct Member {
 /// What a pool promises of every pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Class {
-    /// Copies.
+    /// Copies; 1 where there is a code.
     pub replicas: u8,
+    /// The code by whose shards packs are kept, rather than by copies.
+    pub code: Option<Code>,
     /// Benefactors among which a writer's packs are placed; 0 for all.
     pub stripe: u16,
 }
 
 impl Default for Class {
     fn default() -> Class {
-        Class { replicas: 1, stripe: 0 }
+        Class { replicas: 1, code: None, stripe: 0 }
     }
 }
 
@@ -156,6 +158,14 @@ impl Pool {
         match op {
             PoolOp::Found(class, _) if class.replicas == 0 => {
                 Err(Error::invalid("a pool keeps at least one copy"))
+            }
+            PoolOp::Found(class, _) if class.code.is_some() && class.replicas > 1 => {
+                Err(Error::invalid("a pool keeps copies or shards, not copies of shards"))
+            }
+            PoolOp::Found(Class { code: Some(code), stripe, .. }, _)
+                if (1..u16::from(code.count())).contains(stripe) =>
+            {
+                Err(Error::invalid(format!("{code} wants a stripe of at least {} benefactors", code.count())))
             }
             PoolOp::Found(..) if self.class.is_some() => {
                 Err(Error::new(Kind::Conflict, "this pool was founded before"))
@@ -284,10 +294,20 @@ impl Class {
     fn encode(&self, out: &mut Writer) {
         out.u8(self.replicas);
         out.u16(self.stripe);
+        out.u8(u8::from(self.code.is_some()));
+        if let Some(code) = self.code {
+            code.encode(out);
+        }
     }
 
     fn decode(reader: &mut Reader) -> Result<Class> {
-        Ok(Class { replicas: reader.u8()?, stripe: reader.u16()? })
+        let (replicas, stripe) = (reader.u8()?, reader.u16()?);
+        let code = match reader.u8()? {
+            0 => None,
+            1 => Some(Code::decode(reader)?),
+            _ => return Err(reader.corrupt("neither a code nor none")),
+        };
+        Ok(Class { replicas, code, stripe })
     }
 }
 
@@ -351,7 +371,12 @@ mod tests {
     fn epochs_are_known_back_to_the_settled_one() {
         let mut pool = Pool::default();
         assert!(pool.check(&PoolOp::Join(member(1))).is_err(), "nothing to join");
-        done(&mut pool, PoolOp::Found(Class { replicas: 2, stripe: 8 }, 77));
+        let found = |replicas, code: &str, stripe| {
+            PoolOp::Found(Class { replicas, code: code.parse().ok(), stripe }, 77)
+        };
+        assert!(pool.check(&found(2, "4+2", 0)).is_err() && pool.check(&found(1, "4+2", 5)).is_err());
+        done(&mut pool.clone(), found(1, "4+2", 6));
+        done(&mut pool, found(2, "", 8));
         for id in 1..=3 {
             done(&mut pool, PoolOp::Join(member(id)));
         }

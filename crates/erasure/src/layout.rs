@@ -48,6 +48,11 @@ impl Layout {
         Layout { code, pack_len }
     }
 
+    /// How a pack in the place of one that was cut so is cut: the same way, if it is as long.
+    pub fn again(self, pack_len: u64) -> Layout {
+        if pack_len == self.pack_len { self } else { Layout::of(self.code, pack_len) }
+    }
+
     /// The code that this pack has: one shard of data where it is small.
     pub fn code(&self) -> Code {
         self.code

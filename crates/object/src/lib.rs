@@ -20,7 +20,7 @@ pub mod part;
 pub mod tree;
 pub mod wire;
 
-pub use code::Code;
+pub use code::{Code, Item};
 pub use error::{Error, Kind, Result};
 pub use hash::Hash;
 pub use ids::{AppName, CheckpointId, Locator, PackName, PackRef, SessionId};

@@ -94,6 +94,51 @@ impl Epoch {
         owners
     }
 
+    /// All members in the order of one shard of a key.
+    pub fn shard_order(&self, key: u64, shard: u8) -> Order {
+        self.order(mix(key ^ mix(u64::from(shard) + 1)))
+    }
+
+    /// A member for each of `count` shards of a key, `None` where nobody takes one. Each shard has an order of its own, and goes to the first who
+    /// takes it of those in whose failure domain there are the fewest shards, and of these of those who have fewest themselves. So of a change of the
+    /// membership hardly more shards hear than those that it is about.
+    pub fn shard_takers(
+        &self,
+        key: u64,
+        count: u8,
+        mut takes: impl FnMut(u8, usize) -> bool,
+    ) -> Vec<Option<usize>> {
+        let mut owners: Vec<Option<usize>> = Vec::with_capacity(count.into());
+        for shard in 0..count {
+            let mine = |at: &Option<usize>, member: usize| *at == Some(member);
+            let shares = |at: &Option<usize>, member: usize| {
+                at.is_some_and(|at| self.members[at].domain == self.members[member].domain)
+            };
+            let crowd = |member: usize| {
+                let in_domain = owners.iter().filter(|at| shares(at, member)).count();
+                (in_domain, owners.iter().filter(|at| mine(at, member)).count())
+            };
+            let mut passed = Vec::new();
+            let mut owner = None;
+            for member in self.shard_order(key, shard) {
+                match crowd(member) {
+                    (0, 0) if takes(shard, member) => {
+                        owner = Some(member);
+                        break;
+                    }
+                    (0, 0) => {}
+                    crowd => passed.push((crowd, member)),
+                }
+            }
+            if owner.is_none() {
+                passed.sort_by_key(|(crowd, _)| *crowd);
+                owner = passed.iter().map(|(_, member)| *member).find(|&member| takes(shard, member));
+            }
+            owners.push(owner);
+        }
+        owners
+    }
+
     /// The `width` members among which the packs of a writer are placed, as an epoch of its own.
     pub fn stripe(&self, writer: u64, width: usize) -> Epoch {
         let members = self.order(writer).take(width).map(|member| self.members[member].clone());
@@ -184,6 +229,49 @@ mod tests {
             assert_eq!(all, (0..8).collect::<Vec<_>>());
             assert_eq!(pool.owners(key, 100).len(), 8);
         }
+    }
+
+    #[test]
+    fn shards_keep_to_different_domains_and_share_them_where_they_must() {
+        let pool = pool(8);
+        for key in 0..500 {
+            let most = |count: u8| {
+                let owners = pool.shard_takers(key, count, |_, _| true);
+                let domains: Vec<u32> = owners.iter().map(|at| pool.members[at.unwrap()].domain).collect();
+                let of = |domain| domains.iter().filter(|there| **there == domain).count();
+                let mut members = owners.clone();
+                members.sort_unstable();
+                members.dedup();
+                (domains.iter().map(|&domain| of(domain)).max().unwrap(), members.len())
+            };
+            assert_eq!([most(4), most(6), most(8), most(10)], [(1, 4), (2, 6), (2, 8), (3, 8)]);
+            let four = pool.shard_takers(key, 4, |_, _| true);
+            assert_eq!(pool.shard_takers(key, 8, |_, _| true)[..4], four, "the first do not change");
+            let refused = four[0].unwrap();
+            let passed_over = pool.shard_takers(key, 2, |_, member| member != refused);
+            assert!(!passed_over.contains(&Some(refused)) && passed_over.iter().all(Option::is_some));
+            assert_eq!(pool.shard_takers(key, 2, |_, _| false), [None, None]);
+        }
+    }
+
+    /// A loss moves the shards of who is lost, and few others.
+    #[test]
+    fn few_shards_move() {
+        let mut all = pool(60);
+        (0..).zip(&mut all.members).for_each(|(i, member)| member.domain = i);
+        let mut less = all.clone();
+        let gone = less.members.remove(17).id;
+        let (mut moved, mut lost) = (0, 0);
+        for key in 0..2000 {
+            let ids = |epoch: &Epoch| -> Vec<u64> {
+                let owners = epoch.shard_takers(key, 6, |_, _| true);
+                owners.iter().map(|at| epoch.members[at.unwrap()].id).collect()
+            };
+            let (before, after) = (ids(&all), ids(&less));
+            lost += before.iter().filter(|&&id| id == gone).count();
+            moved += before.iter().zip(&after).filter(|(before, after)| before != after).count();
+        }
+        assert!(lost > 50 && moved * 10 < lost * 12, "{moved} move for {lost}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use stdchk_catalog_log::LogCatalog;
 use stdchk_kit::{Random, SimFs};
 use stdchk_object::hash::Domain;
 use stdchk_object::pack::{self, ChunkKind, FooterBuilder};
-use stdchk_object::{Kind, PackName, Result, SessionId};
+use stdchk_object::{Item, Kind, PackName, Result, SessionId};
 use stdchk_pool::{
     Benefactor, Bulk, Key, Lend, LentMemory, ManagerService, Peer, PoolCatalog, PoolObjects, PoolStore,
     Server, Shelf, Source, Usage,
@@ -38,9 +38,17 @@ fn manage(fs: &Arc<SimFs>, key: &Key, address: &str) -> (Server, Arc<ManagerServ
 
 impl Pool {
     fn found(replicas: u8) -> Pool {
+        Pool::found_as(Class { replicas, ..Class::default() })
+    }
+
+    /// One that keeps packs in shards.
+    fn in_shards(code: &str) -> Pool {
+        Pool::found_as(Class { code: code.parse().ok(), ..Class::default() })
+    }
+
+    fn found_as(class: Class) -> Pool {
         let (fs, key) = (Arc::new(SimFs::new()), Key::random().unwrap());
         let (server, service, catalog) = manage(&fs, &key, "127.0.0.1:0");
-        let class = Class { replicas, stripe: 0 };
         catalog.append(true, &mut |_| Ok(vec![Op::Pool(PoolOp::Found(class, 7))])).unwrap();
         let address = server.address().to_string();
         Pool { key, fs, manager: Some(server), address, service }
@@ -136,6 +144,9 @@ fn it_keeps_the_contracts() {
     let pool = Pool::found(1);
     let _lenders = pool.lenders(3);
     stdchk_store::conformance::store(&pool.store());
+    let pool = Pool::in_shards("4+2");
+    let _lenders = pool.lenders(8);
+    stdchk_store::conformance::store(&pool.store());
     // The suites of catalogs begin with nothing at all.
     let key = Key::random().unwrap();
     let (server, ..) = manage(&Arc::new(SimFs::new()), &key, "127.0.0.1:0");
@@ -198,6 +209,119 @@ fn copies_outlive_whoever_is_lost_and_are_made_again() {
     store.put(name, &[&bytes]).unwrap();
     assert!(store.sync(&[name]).unwrap_err().to_string().contains("1 of 2 copies"));
     check_all(&store, &packs);
+}
+
+fn held(lenders: &[Benefactor]) -> u64 {
+    lenders.iter().map(|lender| lender.report().packs).sum()
+}
+
+/// Packs as shards: of eight benefactors any two are lost, and two of the others then, and every shard is made again each time.
+#[test]
+fn shards_outlive_whoever_is_lost_and_are_made_again() {
+    let pool = Pool::in_shards("4+2");
+    let mut lenders = pool.lenders(8);
+    let store = pool.store();
+    let packs = packs(30);
+    packs.iter().for_each(|(name, bytes)| store.put(*name, &[&bytes[..1000], &bytes[1000..]]).unwrap());
+    check_all(&store, &packs);
+    let names: Vec<PackName> = packs.iter().map(|(name, _)| *name).collect();
+    store.sync(&names).unwrap();
+    wait("packs are only shards", || held(&lenders) == 180);
+    check_all(&pool.store(), &packs);
+    for gone in [[3, 7], [1, 8]] {
+        // At once, and without a word.
+        lenders.retain(|lender| !gone.contains(&lender.report().member));
+        check_all(&store, &packs);
+        check_all(&pool.store(), &packs);
+        gone.iter().for_each(|&id| pool.wait_lost(id));
+        pool.wait_settled();
+        assert_eq!(held(&lenders), 180, "six of each");
+        assert!(names.iter().all(|&name| store.is_sound(name).unwrap()));
+        check_all(&pool.store(), &packs);
+    }
+    // With four left, two have two shards of a pack each; no more than one of these may be lost.
+    drop(lenders.remove(0));
+    check_all(&pool.store(), &packs);
+    let mut listed = Vec::new();
+    store.list(&mut |name, len| listed.push((name, len as usize))).unwrap();
+    assert_eq!(listed, packs.iter().map(|(name, bytes)| (*name, bytes.len())).collect::<Vec<_>>());
+    store.remove(&names).unwrap();
+    assert_eq!(held(&lenders), 0);
+}
+
+#[test]
+fn shards_move_when_members_come_and_go() {
+    let pool = Pool::in_shards("2+1");
+    let mut lenders = pool.lenders(3);
+    let store = pool.store();
+    let packs = packs(40);
+    packs.iter().for_each(|(name, bytes)| store.put(*name, &[bytes]).unwrap());
+    let names: Vec<PackName> = packs.iter().map(|(name, _)| *name).collect();
+    store.sync(&names).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let store = pool.store();
+            while !is_over.load(Ordering::Relaxed) {
+                check_all(&store, &packs);
+            }
+        });
+        for id in 4..7 {
+            lenders.push(pool.join(id, Arc::new(LentMemory::new(256 << 20)), &format!("host{id}")));
+            pool.wait_settled();
+            assert!(lenders.last().unwrap().report().packs > 5, "it takes its share");
+            if id % 2 == 0 {
+                lenders.remove(0).leave(Duration::from_secs(20)).unwrap();
+                pool.wait_settled();
+            }
+            assert_eq!(held(&lenders), 120, "three of each");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    check_all(&pool.store(), &packs);
+}
+
+/// What is staged is there, wherever its shards are being made at this moment.
+#[test]
+fn what_was_put_can_be_read_while_it_becomes_shards() {
+    let pool = Pool::in_shards("3+2");
+    let _lenders = pool.lenders(6);
+    let (store, other) = (pool.store(), pool.store());
+    for (name, bytes) in packs(40) {
+        store.put(name, &[&bytes]).unwrap();
+        std::thread::scope(|scope| {
+            let sync = scope.spawn(|| store.sync(&[name]));
+            for _ in 0..3 {
+                assert!(read(&other, name).unwrap() == bytes);
+            }
+            sync.join().unwrap().unwrap();
+        });
+        assert!(read(&other, name).unwrap() == bytes && store.is_sound(name).unwrap());
+    }
+}
+
+/// Two of six give other bytes than they were given, with sums that fit.
+#[test]
+fn two_who_lie_about_shards_are_found_out() {
+    let pool = Pool::in_shards("4+2");
+    let _honest = pool.lenders(4);
+    let liar = || Arc::new(Liar(LentMemory::new(256 << 20), AtomicBool::new(false)));
+    let liars = [liar(), liar()];
+    let _liars = [pool.join(8, liars[0].clone(), "liar"), pool.join(9, liars[1].clone(), "liar too")];
+    let repository = Repository::open_pool(&format!("pool://{}", pool.address), pool.key.clone()).unwrap();
+    let image = Random::new(4).bytes(20 << 20);
+    let mut save = repository.save(&AppName::new("melt").unwrap(), 1, SaveOptions::default()).unwrap();
+    save.add_bytes("state", &image).unwrap();
+    save.commit().unwrap();
+    liars.iter().for_each(|liar| liar.1.store(true, Ordering::Relaxed));
+    let reading = repository.read().unwrap();
+    let entry = Spec::parse("melt").unwrap().find(&reading.state).unwrap()[0].clone();
+    let checkpoint = repository.checkpoint(&reading, &entry).unwrap();
+    let mut bytes = Vec::new();
+    checkpoint.write_to(checkpoint.member("state", None).unwrap(), &mut bytes, &|_| {}).unwrap();
+    assert!(bytes == image, "the wrong bytes never come out");
+    let report = repository.verify(&reading, None, &|_, _| {}).unwrap();
+    assert!(report.damage.is_empty(), "{report:?}");
 }
 
 #[test]
@@ -296,31 +420,31 @@ fn readers_do_not_notice_that_packs_move() {
 struct Liar(LentMemory, AtomicBool);
 
 impl Shelf for Liar {
-    fn take(&self, name: PackName, len: u64, replaces: bool, source: &mut dyn Source) -> Result<()> {
-        self.0.take(name, len, replaces, source)
+    fn take(&self, item: Item, len: u64, replaces: bool, source: &mut dyn Source) -> Result<()> {
+        self.0.take(item, len, replaces, source)
     }
 
-    fn give(&self, name: PackName, offset: u64, len: u64) -> Result<Box<dyn Bulk>> {
-        let mut bytes = self.0.give(name, offset, len)?.slices().concat();
+    fn give(&self, item: Item, offset: u64, len: u64) -> Result<Box<dyn Bulk>> {
+        let mut bytes = self.0.give(item, offset, len)?.slices().concat();
         let lies = self.1.load(Ordering::Relaxed);
         bytes.iter_mut().step_by(100).for_each(|byte| *byte ^= u8::from(lies));
         Ok(Box::new(bytes))
     }
 
-    fn length(&self, name: PackName) -> Result<u64> {
-        self.0.length(name)
+    fn length(&self, item: Item) -> Result<u64> {
+        self.0.length(item)
     }
 
-    fn sync(&self, names: &[PackName]) -> Result<()> {
-        self.0.sync(names)
+    fn sync(&self, items: &[Item]) -> Result<()> {
+        self.0.sync(items)
     }
 
-    fn list(&self, after: Option<PackName>, most: usize) -> Result<Vec<(PackName, u64)>> {
+    fn list(&self, after: Option<Item>, most: usize) -> Result<Vec<(Item, u64)>> {
         self.0.list(after, most)
     }
 
-    fn remove(&self, names: &[PackName]) -> Result<()> {
-        self.0.remove(names)
+    fn remove(&self, items: &[Item]) -> Result<()> {
+        self.0.remove(items)
     }
 
     fn usage(&self) -> Usage {
@@ -361,7 +485,8 @@ fn one_who_lies_is_found_out_and_another_one_is_believed() {
     let reading = repository.read().unwrap();
     let state = reading.state.clone();
     assert!(state.damaged().is_empty(), "what another one has whole is not damaged");
-    assert!(repository.verify(&reading, None, &|_, _| {}).unwrap().is_clean());
+    let report = repository.verify(&reading, None, &|_, _| {}).unwrap();
+    assert!(report.is_clean(), "{report:?}");
 }
 
 /// An address at which another one listens by now is nobody's.

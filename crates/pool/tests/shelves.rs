@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stdchk_kit::{Random, SimFs};
-use stdchk_object::{Error, Kind, PackName, Result, SessionId};
+use stdchk_object::{Error, Item, Kind, PackName, Result, SessionId};
 use stdchk_pool::{LentDisk, LentMemory, Shelf, Source};
 
 /// Bytes that come, and whether they are what was sent.
@@ -19,8 +19,8 @@ impl Source for Coming<'_> {
     }
 }
 
-fn name(number: u32) -> PackName {
-    PackName { session: SessionId(u64::from(number) << 58), writer: 1, number }
+fn name(number: u32) -> Item {
+    PackName { session: SessionId(u64::from(number) << 58), writer: 1, number }.into()
 }
 
 fn take(shelf: &dyn Shelf, number: u32, bytes: &[u8]) -> Result<()> {
@@ -55,6 +55,15 @@ fn keeps_its_word(shelf: &dyn Shelf) {
     assert_eq!(shelf.sync(&[name(7)]).unwrap_err().kind(), Kind::NotFound);
     shelf.take(name(2), 3, true, &mut Coming(b"new", true)).unwrap();
     assert_eq!(give(shelf, 2, 0, 3).unwrap(), b"new");
+    let pack = name(5).pack;
+    for item in [Item::shard(pack, 40), Item::shard(pack, 3), pack.into()] {
+        shelf.take(item, 3, false, &mut Coming(b"abc", true)).unwrap();
+    }
+    take(shelf, 6, b"of another pack").unwrap();
+    assert_eq!(shelf.items_of(pack).unwrap(), [pack.into(), Item::shard(pack, 3), Item::shard(pack, 40)]);
+    shelf.remove(&[Item::shard(pack, 3), name(6)]).unwrap();
+    assert_eq!(shelf.items_of(pack).unwrap().len(), 2, "each for itself");
+    shelf.remove(&shelf.items_of(pack).unwrap()).unwrap();
     let full = take(shelf, 8, &vec![0; 1 << 20]).unwrap_err();
     assert_eq!(full.kind(), Kind::Full);
     shelf.remove(&[name(0), name(1), name(3), name(7)]).unwrap();

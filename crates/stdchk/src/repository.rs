@@ -23,7 +23,7 @@ use crate::{host, pool};
 /// The repository's own record.
 const RECORD: &str = "stdchk";
 /// The protocol that this program speaks, and no other.
-const FEATURE: &str = "log-4";
+const FEATURE: &str = "log-5";
 /// Memory for reading, unless set otherwise.
 const MEMORY: usize = 256 << 20;
 

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use stdchk_object::error::Context;
-use stdchk_object::{Error, Kind, PackName, Result};
+use stdchk_object::{Error, Item, Kind, PackName, Result};
 use stdchk_store::{Objects, Store};
 
 use crate::fs::Fs;
 use crate::real::RealFs;
-use crate::shards::{Protection, pack_of_shard};
+use crate::shards::Protection;
 
 /// The folders of a repository.
 const FOLDERS: [&str; 6] = ["packs", "log", "snapshots", "index", "beats", "tmp"];
@@ -101,10 +101,8 @@ impl DirStore {
         look("packs".to_owned(), &|_| false)?;
         for folder in self.fs.list_dirs("packs").context(|| self.failed("cannot list", "packs"))? {
             let folder = format!("packs/{folder}");
-            let is_pack = |name: &str| {
-                let pack = name.parse::<PackName>().ok().or_else(|| Some(pack_of_shard(name)?.0));
-                pack.is_some_and(|pack| pack_folder(pack) == folder)
-            };
+            let is_pack =
+                |name: &str| name.parse::<Item>().is_ok_and(|item| pack_folder(item.pack) == folder);
             look(folder.clone(), &is_pack)?;
         }
         Ok(found)
@@ -266,14 +264,11 @@ impl Store for DirStore {
             let folder = format!("packs/{folder}");
             let mut sharded = std::collections::BTreeMap::new();
             for entry in self.fs.list(&folder).context(|| self.failed("cannot list", &folder))? {
-                if let Ok(name) = entry.name.parse::<PackName>()
-                    && pack_folder(name) == folder
-                {
-                    each(name, entry.len);
-                } else if let Some((name, _)) = pack_of_shard(&entry.name)
-                    && pack_folder(name) == folder
-                {
-                    *sharded.entry(name).or_insert(0) += entry.len;
+                match entry.name.parse::<Item>() {
+                    Ok(item) if pack_folder(item.pack) != folder => {}
+                    Ok(Item { pack, shard: None }) => each(pack, entry.len),
+                    Ok(Item { pack, .. }) => *sharded.entry(pack).or_insert(0) += entry.len,
+                    Err(_) => {}
                 }
             }
             for (name, bytes) in sharded {

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 use stdchk_erasure::{Checked, Encoded, Layout, Shards, TAIL_BYTES, heal, is_whole, read};
 use stdchk_object::error::Context;
 use stdchk_object::pack::check_whole;
-use stdchk_object::{Code, Error, Kind, PackName, Result};
+use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
 use stdchk_store::Objects;
 
 use crate::DirStore;
@@ -29,15 +29,7 @@ pub(crate) struct Protection {
 }
 
 fn shard_path(name: PackName, index: u8) -> String {
-    format!("{}.{index}", pack_path(name))
-}
-
-/// The pack of a file that has the name of a shard, and which one it is.
-pub(crate) fn pack_of_shard(file: &str) -> Option<(PackName, u8)> {
-    let (name, index) = file.split_once('.')?;
-    let (name, index) = (name.parse().ok()?, index.parse::<u8>().ok()?);
-    (index < Code::DATA_MAX + Code::PARITY_MAX && shard_path(name, index).ends_with(file))
-        .then_some((name, index))
+    format!("{}/{}", pack_folder(name), Item::shard(name, index))
 }
 
 /// The files of one pack.
@@ -116,7 +108,7 @@ impl DirStore {
     /// Asks one shard after the other, until one knows.
     fn find_layout(&self, name: PackName) -> Result<Option<Layout>> {
         let mut damage = None;
-        for index in 0..Code::DATA_MAX + Code::PARITY_MAX {
+        for index in 0..Code::COUNT_MAX {
             let path = shard_path(name, index);
             let len = match self.fs.len(&path) {
                 Ok(len) => len,
@@ -149,10 +141,8 @@ impl DirStore {
     }
 
     pub(crate) fn replace_shards(&self, name: PackName, layout: Layout, pieces: &[&[u8]]) -> Result<()> {
-        let encoded = match pieces.iter().map(|piece| piece.len() as u64).sum::<u64>() == layout.pack_len() {
-            true => Encoded::again(name, layout, pieces)?,
-            false => Encoded::new(name, layout.code(), pieces)?,
-        };
+        let layout = layout.again(pieces.iter().map(|piece| piece.len() as u64).sum());
+        let encoded = Encoded::again(name, layout, pieces)?;
         self.write_over(name, encoded.shards())?;
         self.know(name, Some(encoded.layout()));
         Ok(())
@@ -272,23 +262,7 @@ impl DirStore {
             entries => entries.context(|| self.failed("cannot list", &folder))?,
         };
         let mut mine =
-            entries.iter().filter(|entry| pack_of_shard(&entry.name).is_some_and(|(of, _)| of == name));
+            entries.iter().filter(|entry| entry.name.parse::<Item>().is_ok_and(|item| item.pack == name));
         mine.try_for_each(|entry| self.unlink(&format!("{folder}/{}", entry.name)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use stdchk_object::SessionId;
-
-    #[test]
-    fn shards_have_names() {
-        let name = PackName { session: SessionId(5), writer: 6, number: 7 };
-        let file = format!("{name}.11");
-        assert_eq!(pack_of_shard(&file), Some((name, 11)));
-        for bad in [format!("{name}"), format!("{name}.48"), format!("{name}.011"), "x.1".into()] {
-            assert_eq!(pack_of_shard(&bad), None, "{bad}");
-        }
     }
 }

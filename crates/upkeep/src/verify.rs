@@ -6,7 +6,6 @@ use std::sync::Arc;
 use stdchk_catalog::{CheckpointEntry, Op, State};
 use stdchk_engine::session::random_u64;
 use stdchk_engine::{Index, Vault};
-use stdchk_object::pack::{HEADER_BYTES, check_header};
 use stdchk_object::{CheckpointId, Error, Kind, PackName, PackRef, Result};
 
 use crate::Ground;
@@ -167,9 +166,7 @@ fn check_pack(vault: &Vault, pack: &PackRef) -> Result<Vec<(u32, u32)>> {
         Ok(open) => open,
         Err(error) => return about_bytes(error).map(|()| whole),
     };
-    let mut header = [0; HEADER_BYTES];
-    let read = vault.store().read(pack.name, 0, &mut header);
-    if let Err(error) = read.and_then(|()| check_header(pack.name, &header)) {
+    if let Err(error) = vault.check_header(pack.name) {
         return about_bytes(error).map(|()| whole);
     }
     vault.check_runs(&open)

@@ -228,6 +228,9 @@ pub enum PoolVerb {
         /// Copies of everything.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
         replicas: u8,
+        /// Rather than copies, K shards of each pack with M of parity, each with another benefactor: any M of them may be lost.
+        #[arg(long, value_name = "K+M", conflicts_with = "replicas")]
+        erasure: Option<stdchk::Code>,
         /// How many benefactors a saver uses; 0 is all.
         #[arg(long, default_value_t = 0)]
         stripe: u16,

@@ -67,15 +67,16 @@ impl Drop for Process {
 
 struct Pool {
     dir: tempfile::TempDir,
-    replicas: u32,
+    /// What it promises.
+    class: &'static [&'static str],
     manager: Option<Process>,
     address: String,
 }
 
 impl Pool {
-    fn start(replicas: u32) -> Pool {
+    fn start(class: &'static [&'static str]) -> Pool {
         let dir = tempfile::tempdir().expect("a directory");
-        let mut pool = Pool { dir, replicas, manager: None, address: "127.0.0.1:0".to_owned() };
+        let mut pool = Pool { dir, class, manager: None, address: "127.0.0.1:0".to_owned() };
         assert!(pool.run(&["pool", "key", pool.path("key").to_str().expect("text")]).status.success());
         pool.manage();
         pool
@@ -109,7 +110,7 @@ impl Pool {
     fn manage(&mut self) {
         let mut command = self.command();
         command.args(["pool", "start", "--json", "--listen", &self.address, "--patience", "4s"]);
-        command.args(["--replicas", &self.replicas.to_string(), "--state"]).arg(self.path("state"));
+        command.args(self.class).arg("--state").arg(self.path("state"));
         let manager = Process::start(command);
         self.address = manager.address();
         self.manager = Some(manager);
@@ -135,6 +136,13 @@ impl Pool {
         std::fs::write(self.path("state.bin"), state(step)).expect("a file");
         let mut command = self.command();
         command.args(["save", "melt", "--json", "--step", &step.to_string()]).arg(self.path("state.bin"));
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+        Process { child, said: String::new() }
+    }
+
+    fn restore(&self, step: u64) -> Process {
+        let mut command = self.command();
+        command.args(["restore", &format!("melt@{step}"), "--overwrite", "--to"]).arg(self.path("restored"));
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
         Process { child, said: String::new() }
     }
@@ -178,7 +186,7 @@ fn exit_code(output: &Output) -> i32 {
 
 #[test]
 fn every_verb_works_on_a_pool() {
-    let pool = Pool::start(2);
+    let pool = Pool::start(&["--replicas", "2"]);
     let _lenders = pool.lenders(3);
     for step in 1..=3 {
         let saved = pool.save(step).output();
@@ -219,19 +227,20 @@ fn every_verb_works_on_a_pool() {
     assert_eq!(used(&pool), 0, "nothing is left");
 }
 
-#[test]
-fn whoever_is_killed_takes_no_checkpoint_along() {
-    let mut pool = Pool::start(2);
-    let mut lenders = pool.lenders(4);
+/// Eight benefactors, of which `at_once` are killed in the middle of a save or a restore, again and again; and managers, and savers.
+fn killed(class: &'static [&'static str], at_once: usize) {
+    let mut pool = Pool::start(class);
+    let mut lenders = pool.lenders(8);
     let mut committed = Vec::new();
-    for step in 1..=8u64 {
+    for step in 1..=6u64 {
         let save = pool.save(step);
         std::thread::sleep(Duration::from_millis(step * 23 % 90));
-        match step % 4 {
-            // A benefactor, in the middle of a save; another one comes.
-            1 | 3 => {
-                lenders.remove(0).kill();
-                lenders.push(pool.join(step as usize + 10, &["--memory", "512MiB"]));
+        match step % 3 {
+            // Benefactors, in the middle of a save; others come.
+            1 => {
+                lenders.drain(..at_once).for_each(Process::kill);
+                let new = |more: usize| pool.join(step as usize * 10 + more, &["--memory", "512MiB"]);
+                lenders.extend((0..at_once).map(new));
             }
             // The manager.
             2 => {
@@ -247,6 +256,16 @@ fn whoever_is_killed_takes_no_checkpoint_along() {
             let said = String::from_utf8_lossy(&saved.stderr).into_owned();
             assert!(said.contains("stdchk: "), "a clear error: {said}");
         }
+        if step % 3 == 0 && committed.contains(&step) {
+            // In the middle of a restore.
+            let restore = pool.restore(step);
+            std::thread::sleep(Duration::from_millis(step * 7));
+            lenders.drain(..at_once).for_each(Process::kill);
+            let restored = restore.output();
+            assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+            let new = |more: usize| pool.join(step as usize * 10 + more, &["--memory", "512MiB"]);
+            lenders.extend((0..at_once).map(new));
+        }
         let listed = pool.check_all();
         assert!(committed.iter().all(|step| listed.contains(step)), "{committed:?} of {listed:?}");
         pool.settle();
@@ -261,12 +280,28 @@ fn whoever_is_killed_takes_no_checkpoint_along() {
     (0..3).for_each(|_| drop(pool.succeed(&["gc"])));
     let listed = pool.check_all();
     assert!(committed.iter().all(|step| listed.contains(step)));
+    // Everything is as safe again as was promised.
     pool.succeed(&["verify"]);
 }
 
 #[test]
+fn whoever_is_killed_takes_no_checkpoint_along_with_two_copies() {
+    killed(&["--replicas", "2"], 1);
+}
+
+#[test]
+fn whoever_is_killed_takes_no_checkpoint_along_with_three_copies() {
+    killed(&["--replicas", "3"], 2);
+}
+
+#[test]
+fn whoever_is_killed_takes_no_checkpoint_along_with_shards() {
+    killed(&["--erasure", "4+2"], 2);
+}
+
+#[test]
 fn a_folder_that_is_lent_again_has_what_it_had() {
-    let mut pool = Pool::start(1);
+    let mut pool = Pool::start(&[]);
     let folder = pool.path("lent");
     let lend = ["--disk", folder.to_str().expect("text"), "--size", "1GiB"];
     let lender = pool.join(0, &lend);
@@ -286,7 +321,7 @@ fn a_folder_that_is_lent_again_has_what_it_had() {
 
 #[test]
 fn whoever_has_no_key_is_told_so() {
-    let pool = Pool::start(1);
+    let pool = Pool::start(&[]);
     let _lenders = pool.lenders(1);
     let other = pool.path("other");
     assert!(pool.run(&["pool", "key", other.to_str().expect("text")]).status.success());

@@ -124,6 +124,15 @@ impl Vault {
         if self.store.copies() > 1 { read(0).map_err(|_| first) } else { Err(first) }
     }
 
+    /// Checks the first bytes of a pack, which nothing else needs.
+    pub fn check_header(&self, name: PackName) -> Result<()> {
+        self.try_copies(name, |copy| {
+            let mut header = [0; pack::HEADER_BYTES];
+            self.store.read_copy(name, copy, 0, &mut header)?;
+            pack::check_header(name, &header)
+        })
+    }
+
     fn read_footer(&self, name: PackName, length: u64, expected: Option<&PackRef>) -> Result<Arc<OpenPack>> {
         self.try_copies(name, |copy| self.read_footer_of(name, copy, length, expected))
     }

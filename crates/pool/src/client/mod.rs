@@ -3,11 +3,14 @@
 mod catalog;
 mod objects;
 mod peer;
+mod shards;
+mod spread;
 mod store;
 mod view;
 
 pub use catalog::PoolCatalog;
 pub use objects::PoolObjects;
 pub use peer::{Failure, Peer};
+pub use spread::Spread;
 pub use store::PoolStore;
 pub use view::View;

@@ -1,11 +1,13 @@
 //! The packs of a pool, as a store.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use stdchk_catalog::Catalog;
+use stdchk_erasure::Layout;
 use stdchk_object::pack::check_whole;
-use stdchk_object::{Error, Kind, PackName, Result};
+use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
 use stdchk_store::Store;
 
 use super::View;
@@ -15,8 +17,10 @@ use crate::wire::{Key, Question};
 /// How often a question is asked again because the pool had changed.
 const CHANGES_MAX: u32 = 8;
 /// How long a pack is looked for while packs move, and the pause between two looks.
-const MOVING: Duration = Duration::from_secs(3);
-const PAUSE: Duration = Duration::from_millis(20);
+pub(super) const MOVING: Duration = Duration::from_secs(3);
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
+/// How long something that was mended is not mended again.
+const MENDED: Duration = Duration::from_secs(30);
 /// Names that go with one question.
 const BATCH: usize = 4096;
 
@@ -25,6 +29,9 @@ pub struct PoolStore {
     catalog: Arc<dyn Catalog>,
     key: Key,
     view: Mutex<Arc<View>>,
+    pub(super) layouts: Mutex<HashMap<PackName, Layout>>,
+    /// What was mended, and when.
+    mended: Mutex<HashMap<PackName, Instant>>,
 }
 
 impl PoolStore {
@@ -35,7 +42,13 @@ impl PoolStore {
             return Err(Error::new(Kind::NotFound, "there is no pool"));
         }
         let view = Arc::new(View::new(state.pool(), None, &key));
-        Ok(PoolStore { catalog, key, view: Mutex::new(view) })
+        Ok(PoolStore {
+            catalog,
+            key,
+            view: Mutex::new(view),
+            layouts: Mutex::default(),
+            mended: Mutex::default(),
+        })
     }
 
     fn locked(&self) -> MutexGuard<'_, Arc<View>> {
@@ -62,7 +75,8 @@ impl PoolStore {
     /// Puts a pack to the first that takes it; the others get theirs from there. Those who did not answer a moment ago are asked only when
     /// nobody else takes it.
     fn put_once(&self, view: &View, name: PackName, pieces: &[&[u8]], replaces: bool) -> Put {
-        let question = Question::Put { epoch: view.current().number, name, replaces, is_copy: false };
+        let question =
+            Question::Put { epoch: view.current().number, item: name.into(), replaces, is_copy: false };
         let (mut refusals, mut outcome) = (Vec::new(), None);
         for suspects in [false, true] {
             view.takers(name, |id| {
@@ -104,10 +118,20 @@ impl PoolStore {
     /// Asks those who may have a pack until one does. While packs move, one may have been given to somebody just after he was asked, so
     /// that all are asked again.
     fn find<T>(&self, name: PackName, ask: impl Fn(&Peer) -> Asked<T>) -> Result<T> {
+        self.find_among(name, |view| view.holders(name), ask)
+    }
+
+    /// The same of those whom `among` names.
+    pub(super) fn find_among<T>(
+        &self,
+        name: PackName,
+        among: impl Fn(&View) -> Vec<u64>,
+        ask: impl Fn(&Peer) -> Asked<T>,
+    ) -> Result<T> {
         let begun = Instant::now();
         loop {
             let view = self.view();
-            let missing = match ask_holders(&view, name, &ask) {
+            let missing = match ask_holders(&view, name, among(&view), &ask) {
                 Ok(found) => return Ok(found),
                 Err(missing) => missing,
             };
@@ -125,9 +149,75 @@ impl PoolStore {
 
     /// Those who say that they have a pack, in its order.
     fn holding<'v>(&self, view: &'v View, name: PackName) -> impl Iterator<Item = u64> + 'v {
-        let has =
-            move |id: &u64| view.peer(*id).try_ask(&Question::Length { epoch: 0, name }, &[], None).is_ok();
+        let has = move |id: &u64| {
+            view.peer(*id).try_ask(&Question::Length { epoch: 0, item: name.into() }, &[], None).is_ok()
+        };
         view.holders(name).into_iter().filter(has)
+    }
+
+    /// The code by whose shards the pool keeps packs, if it does.
+    fn code(&self) -> Option<Code> {
+        self.view().class.code
+    }
+
+    pub(super) fn length_in_one(&self, name: PackName) -> Result<u64> {
+        self.find(name, |peer| {
+            let answer = peer.try_ask(&Question::Length { epoch: 0, item: name.into() }, &[], None)?;
+            let bytes = <[u8; 8]>::try_from(&answer.body[..]);
+            bytes
+                .map(u64::from_le_bytes)
+                .map_err(|_| Failure::Lost(Error::corrupt("a length of another length")))
+        })
+    }
+
+    pub(super) fn read_in_one(&self, name: PackName, offset: u64, buffers: &mut [&mut [u8]]) -> Result<()> {
+        let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        let buffers = std::cell::RefCell::new(buffers);
+        self.find(name, |peer| {
+            let question = Question::Read { item: name.into(), offset, len };
+            peer.try_ask(&question, &[], Some(&mut buffers.borrow_mut())).map(|_: Answer| ())
+        })
+    }
+
+    pub(super) fn replace_in_one(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
+        for _ in 0..CHANGES_MAX {
+            let view = self.view();
+            let holding: Vec<u64> = self.holding(&view, name).collect();
+            if holding.is_empty() {
+                return self.put_any(name, pieces, true);
+            }
+            match replace_at(&view, &holding, name, pieces) {
+                Ok(()) => return Ok(()),
+                Err(Failure::Stale(_)) => _ = self.refresh()?,
+                Err(failure) => return Err(failure.into_error("a benefactor")),
+            }
+        }
+        Err(Error::new(Kind::Conflict, "the pool changes faster than a pack can be mended"))
+    }
+
+    /// Looks at all copies, removes those that are not whole if any is, and has that one copied.
+    fn heal_copies(&self, name: PackName) {
+        let view = self.view();
+        let is_whole = |id: &u64| {
+            let peer = view.peer(*id);
+            let length = peer.try_ask(&Question::Length { epoch: 0, item: name.into() }, &[], None).ok()?;
+            let len = u64::from_le_bytes(length.body.try_into().ok()?);
+            let whole =
+                peer.try_ask(&Question::Read { item: name.into(), offset: 0, len }, &[], None).ok()?;
+            Some(check_whole(name, &whole.bulk).is_ok())
+        };
+        let looked: Vec<(u64, bool)> =
+            view.holders(name).into_iter().filter_map(|id| Some((id, is_whole(&id)?))).collect();
+        let Some(&(good, _)) = looked.iter().find(|(_, is_whole)| *is_whole) else { return };
+        let forget = Question::Drop { item: name.into() };
+        for (bad, _) in looked.iter().filter(|(_, is_whole)| !is_whole) {
+            let _ = view.peer(*bad).try_ask(&forget, &[], None);
+        }
+        // Whoever has a good one sees to it that there are as many as there should be.
+        let secure = Question::Sync { epoch: view.current().number, names: vec![name] };
+        if let Err(failure) = view.peer(good).try_ask(&secure, &[], None) {
+            tracing::warn!("pack {name}: {}", failure.into_error(view.peer(good).address()));
+        }
     }
 
     /// Asks every member. Who does not answer is passed over: what is there is found another time.
@@ -143,8 +233,12 @@ impl PoolStore {
 }
 
 /// Asks all who may have a pack; what is wrong where none gives it.
-fn ask_holders<T>(view: &View, name: PackName, ask: impl Fn(&Peer) -> Asked<T>) -> Result<T> {
-    let mut holders = view.holders(name);
+fn ask_holders<T>(
+    view: &View,
+    name: PackName,
+    mut holders: Vec<u64>,
+    ask: impl Fn(&Peer) -> Asked<T>,
+) -> Result<T> {
     // Those who did not answer a moment ago are asked last.
     holders.sort_by_key(|&id| view.peer(id).is_suspected());
     let mut failures = Vec::new();
@@ -172,9 +266,13 @@ fn replace_at(view: &View, holding: &[u64], name: PackName, pieces: &[&[u8]]) ->
     let epoch = view.current().number;
     for &id in holding {
         let peer = view.peer(id);
-        peer.try_ask(&Question::Put { epoch, name, replaces: true, is_copy: false }, pieces, None)?;
+        peer.try_ask(
+            &Question::Put { epoch, item: name.into(), replaces: true, is_copy: false },
+            pieces,
+            None,
+        )?;
         // The answer to this comes when it is synced.
-        peer.try_ask(&Question::Length { epoch, name }, &[], None)?;
+        peer.try_ask(&Question::Length { epoch, item: name.into() }, &[], None)?;
     }
     Ok(())
 }
@@ -204,24 +302,19 @@ impl Store for PoolStore {
     }
 
     fn replace(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
-        for _ in 0..CHANGES_MAX {
-            let view = self.view();
-            let holding: Vec<u64> = self.holding(&view, name).collect();
-            if holding.is_empty() {
-                return self.put_any(name, pieces, true);
-            }
-            match replace_at(&view, &holding, name, pieces) {
-                Ok(()) => return Ok(()),
-                Err(Failure::Stale(_)) => _ = self.refresh()?,
-                Err(failure) => return Err(failure.into_error("a benefactor")),
-            }
+        match self.code() {
+            None => self.replace_in_one(name, pieces),
+            Some(code) => self.replace_shards(name, code, pieces),
         }
-        Err(Error::new(Kind::Conflict, "the pool changes faster than a pack can be mended"))
     }
 
     /// Waits until whoever holds a pack has seen to it that it is as safe as the pool promises.
     fn sync(&self, names: &[PackName]) -> Result<()> {
         for &name in names {
+            if let Some(code) = self.code() {
+                self.sync_shards(name, code)?;
+                continue;
+            }
             let ask = |peer: &Peer| {
                 let epoch = self.view().current().number;
                 peer.try_ask(&Question::Sync { epoch, names: vec![name] }, &[], None).map(drop)
@@ -232,63 +325,71 @@ impl Store for PoolStore {
     }
 
     fn length(&self, name: PackName) -> Result<u64> {
-        self.find(name, |peer| {
-            let answer = peer.try_ask(&Question::Length { epoch: 0, name }, &[], None)?;
-            let bytes = <[u8; 8]>::try_from(&answer.body[..]);
-            bytes
-                .map(u64::from_le_bytes)
-                .map_err(|_| Failure::Lost(Error::corrupt("a length of another length")))
-        })
+        match self.code() {
+            None => self.length_in_one(name),
+            Some(code) => self.length_in_shards(name, code),
+        }
     }
 
     fn read_into(&self, name: PackName, offset: u64, buffers: &mut [&mut [u8]]) -> Result<()> {
-        let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
-        let buffers = std::cell::RefCell::new(buffers);
-        self.find(name, |peer| {
-            let question = Question::Read { name, offset, len };
-            peer.try_ask(&question, &[], Some(&mut buffers.borrow_mut())).map(|_: Answer| ())
-        })
+        match self.code() {
+            None => self.read_in_one(name, offset, buffers),
+            Some(code) => self.read_shards(name, code, 0, offset, buffers),
+        }
     }
 
     fn copies(&self) -> u32 {
-        u32::from(self.view().class.replicas)
+        let class = self.view().class;
+        class.code.map_or(class.replicas.into(), |code| 2 + u32::from(code.count()))
     }
 
     fn read_copy(&self, name: PackName, copy: u32, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        if let Some(code) = self.code() {
+            return self.read_shards(name, code, copy, offset, &mut [buffer]);
+        }
         if copy == 0 {
             return self.read(name, offset, buffer);
         }
         let view = self.view();
         let missing = || Error::new(Kind::NotFound, format!("there is no other copy of pack {name}"));
         let holder = self.holding(&view, name).nth(copy as usize).ok_or_else(missing)?;
-        let question = Question::Read { name, offset, len: buffer.len() as u64 };
+        let question = Question::Read { item: name.into(), offset, len: buffer.len() as u64 };
         let peer = view.peer(holder);
         let asked = peer.try_ask(&question, &[], Some(&mut [buffer]));
         asked.map(drop).map_err(|failure| failure.into_error(peer.address()))
     }
 
-    /// Looks at all copies, removes those that are not whole if any is, and has that one copied.
     fn mend(&self, name: PackName) {
+        let mut mended = self.mended.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        mended.retain(|_, since| since.elapsed() < MENDED);
+        // Who lies goes on lying, and nobody should work for that without end.
+        if mended.insert(name, Instant::now()).is_some() {
+            return;
+        }
+        drop(mended);
+        if let Err(error) = self.heal(name) {
+            tracing::warn!("pack {name} is not healed: {error}");
+        }
+    }
+
+    fn is_sound(&self, name: PackName) -> Result<bool> {
+        self.refresh()?;
+        if let Some(code) = self.code() {
+            return self.are_shards_there(name, code);
+        }
         let view = self.view();
-        let is_whole = |id: &u64| {
-            let peer = view.peer(*id);
-            let length = peer.try_ask(&Question::Length { epoch: 0, name }, &[], None).ok()?;
-            let len = u64::from_le_bytes(length.body.try_into().ok()?);
-            let whole = peer.try_ask(&Question::Read { name, offset: 0, len }, &[], None).ok()?;
-            Some(check_whole(name, &whole.bulk).is_ok())
-        };
-        let looked: Vec<(u64, bool)> =
-            view.holders(name).into_iter().filter_map(|id| Some((id, is_whole(&id)?))).collect();
-        let Some(&(good, _)) = looked.iter().find(|(_, is_whole)| *is_whole) else { return };
-        let forget = Question::Remove { names: vec![name] };
-        for (bad, _) in looked.iter().filter(|(_, is_whole)| !is_whole) {
-            let _ = view.peer(*bad).try_ask(&forget, &[], None);
+        let wanted = usize::from(view.class.replicas).min(view.current().members.len());
+        let holding = self.holding(&view, name).take(wanted).count();
+        Ok(holding == wanted)
+    }
+
+    fn heal(&self, name: PackName) -> Result<()> {
+        self.refresh()?;
+        match self.code() {
+            None => self.heal_copies(name),
+            Some(code) => self.heal_shards(name, code)?,
         }
-        // Whoever has a good one sees to it that there are as many as there should be.
-        let secure = Question::Sync { epoch: view.current().number, names: vec![name] };
-        if let Err(failure) = view.peer(good).try_ask(&secure, &[], None) {
-            tracing::warn!("pack {name}: {}", failure.into_error(view.peer(good).address()));
-        }
+        Ok(())
     }
 
     fn list(&self, each: &mut dyn FnMut(PackName, u64)) -> Result<()> {
@@ -297,13 +398,11 @@ impl Store for PoolStore {
             let mut after = None;
             loop {
                 let some = peer.ask_for(&Question::List { after }, |r| {
-                    (0..r.count(17)?)
-                        .map(|_| Ok((PackName::decode(r)?, r.varint()?)))
-                        .collect::<Result<Vec<_>>>()
+                    (0..r.count(18)?).map(|_| Ok((Item::decode(r)?, r.varint()?))).collect::<Result<Vec<_>>>()
                 })?;
                 let Some(&(last, _)) = some.last() else { return Ok(()) };
                 after = Some(last);
-                seen.extend(some);
+                seen.extend(some.into_iter().map(|(item, len)| (item.pack, len)));
             }
         })?;
         seen.into_iter().for_each(|(name, len)| each(name, len));

@@ -10,6 +10,9 @@ use stdchk_placement::{Benefactor, Epoch, weight_of};
 use super::Peer;
 use crate::wire::Key;
 
+/// How far down its order a shard is looked for.
+const OVERFLOW: usize = 8;
+
 /// What a process knows of a pool at some moment.
 pub struct View {
     /// What the pool promises.
@@ -97,6 +100,62 @@ impl View {
             owners.extend(more.into_iter().map(|at| id(all, at)));
         }
         owners
+    }
+
+    /// A member for each of `count` shards of a pack, of those that take them; `takes` is asked in the order of each shard. Where nobody of a stripe
+    /// takes one, all others are asked, too.
+    pub fn shard_takers(
+        &self,
+        name: PackName,
+        count: u8,
+        mut takes: impl FnMut(u8, u64) -> bool,
+    ) -> Vec<Option<u64>> {
+        let all = self.current();
+        let stripe = self.stripe(all, name);
+        let id = |epoch: &Epoch, at: usize| epoch.members[at].id;
+        let owners = stripe.shard_takers(key_of(name), count, |shard, at| takes(shard, id(&stripe, at)));
+        let mut owners: Vec<Option<u64>> = owners.into_iter().map(|at| Some(id(&stripe, at?))).collect();
+        if stripe.members.len() < all.members.len() && owners.contains(&None) {
+            let asked: Vec<u64> = stripe.members.iter().map(|member| member.id).collect();
+            let missing: Vec<bool> = owners.iter().map(Option::is_none).collect();
+            let more = all.shard_takers(key_of(name), count, |shard, at| {
+                // Those that have one keep it.
+                !missing[usize::from(shard)] || (!asked.contains(&id(all, at)) && takes(shard, id(all, at)))
+            });
+            let more = more.into_iter().map(|at| Some(id(all, at?)));
+            owners
+                .iter_mut()
+                .zip(more)
+                .filter(|(owner, _)| owner.is_none())
+                .for_each(|(owner, at)| *owner = at);
+        }
+        owners
+    }
+
+    /// Who has a shard where nobody refuses it.
+    pub fn shard_owners(&self, name: PackName, count: u8) -> Vec<Option<u64>> {
+        self.shard_takers(name, count, |_, _| true)
+    }
+
+    /// Who has each shard of a pack where nobody refuses it, by each epoch, the current one first.
+    pub fn shard_owners_ever(&self, name: PackName, count: u8) -> Vec<Vec<Option<u64>>> {
+        let owners = |epoch: &Epoch| {
+            let stripe = self.stripe(epoch, name);
+            let owners = stripe.shard_takers(key_of(name), count, |_, _| true);
+            owners.into_iter().map(|at| Some(stripe.members[at?].id)).collect()
+        };
+        self.epochs.iter().map(owners).collect()
+    }
+
+    /// Where a shard may be that was refused: those who come next for it.
+    pub fn shard_overflow(&self, name: PackName, index: u8) -> impl Iterator<Item = u64> {
+        self.epochs.iter().flat_map(move |epoch| {
+            let stripe = self.stripe(epoch, name);
+            let next = stripe.shard_order(key_of(name), index).take(OVERFLOW);
+            let wider = epoch.shard_order(key_of(name), index).take(OVERFLOW);
+            let next = next.map(|at| stripe.members[at].id).chain(wider.map(|at| epoch.members[at].id));
+            next.collect::<Vec<_>>()
+        })
     }
 
     /// Where a pack may be, the likeliest first: the order of the current epoch, then those of older ones.

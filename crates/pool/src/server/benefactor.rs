@@ -6,9 +6,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use stdchk_catalog::{Catalog, Member, Op, PoolOp, State};
+use stdchk_erasure::{Layout, TAIL_BYTES, is_whole};
 use stdchk_object::pack::{PACK_BYTES_MAX, check_whole};
 use stdchk_object::wire::Writer;
-use stdchk_object::{Error, Kind, PackName, Result};
+use stdchk_object::{Error, Item, Kind, PackName, Result};
 
 use super::keeper::Keeper;
 use super::serve::{Incoming, Refusal, Reply, Server, Service};
@@ -187,28 +188,121 @@ impl BenefactorService {
     fn take_copy(
         &self,
         epoch: u64,
-        name: PackName,
+        item: Item,
         replaces: bool,
         incoming: &mut Incoming,
     ) -> std::result::Result<(), Refusal> {
         let bytes = incoming.object(PACK_BYTES_MAX)?;
-        check_whole(name, &bytes)?;
+        check_item(item, &bytes)?;
         let shelf = self.keeper.shelf();
-        if replaces && self.is_whole(name) {
-            return Err(Error::new(Kind::Exists, format!("pack {name} is here, and whole")).into());
+        if replaces && self.is_whole(item) {
+            return Err(Error::new(Kind::Exists, format!("pack {item} is here, and whole")).into());
         }
         if self.keeper.epoch() != epoch {
             return Err(Refusal::Stale(self.keeper.epoch()));
         }
-        shelf.take(name, bytes.len() as u64, replaces, &mut &bytes[..])?;
-        shelf.sync(&[name])?;
+        shelf.take(item, bytes.len() as u64, replaces, &mut &bytes[..])?;
+        shelf.sync(&[item])?;
         Ok(())
     }
 
-    fn is_whole(&self, name: PackName) -> bool {
+    fn is_whole(&self, item: Item) -> bool {
         let shelf = self.keeper.shelf();
-        let given = shelf.length(name).and_then(|len| shelf.give(name, 0, len));
-        given.is_ok_and(|bulk| check_whole(name, &bulk.slices().concat()).is_ok())
+        let given = shelf.length(item).and_then(|len| shelf.give(item, 0, len));
+        given.is_ok_and(|bulk| check_item(item, &bulk.slices().concat()).is_ok())
+    }
+
+    /// Takes a pack from a saver.
+    fn take_new(
+        &self,
+        epoch: u64,
+        item: Item,
+        replaces: bool,
+        incoming: &mut Incoming,
+    ) -> std::result::Result<(), Refusal> {
+        if item.shard.is_some() {
+            return Err(Error::invalid("savers put packs, not shards").into());
+        }
+        let shelf = self.keeper.shelf();
+        self.keeper.put_begins();
+        shelf.take(item, incoming.len, replaces, incoming)?;
+        // While it came the pool may have changed, and the round for that be over.
+        if self.keeper.epoch() != epoch {
+            if !replaces {
+                shelf.remove(&[item])?;
+            }
+            return Err(Refusal::Stale(self.keeper.epoch()));
+        }
+        self.keeper.copy_soon(item);
+        Ok(())
+    }
+
+    /// Makes packs as safe as the pool promises, of which there is something here.
+    fn make_safe(&self, names: &[PackName]) -> Result<()> {
+        let shelf = self.keeper.shelf();
+        let items = names.iter().map(|&name| {
+            let items = shelf.items_of(name)?;
+            let first = items.first().copied();
+            first.ok_or_else(|| Error::new(Kind::NotFound, format!("nothing of pack {name} is here")))
+        });
+        let items = items.collect::<Result<Vec<Item>>>()?;
+        shelf.sync(&items)?;
+        items.iter().try_for_each(|&item| self.keeper.settle(item))
+    }
+
+    /// How long something is, and of a shard its tail.
+    fn length(&self, epoch: u64, item: Item) -> std::result::Result<Reply, Refusal> {
+        let shelf = self.keeper.shelf();
+        let length = shelf.length(item)?;
+        let tail = item.shard.map(|_| tail_of(shelf, item, length)).transpose()?;
+        if epoch > 0 {
+            self.check_epoch(epoch)?;
+            shelf.sync(&[item])?;
+        }
+        Ok(Reply::of(|w| {
+            w.u64(length);
+            w.raw(&tail.unwrap_or_default());
+        }))
+    }
+
+    /// What is here, and how long the packs are.
+    fn list(&self, after: Option<Item>) -> Result<Reply> {
+        let shelf = self.keeper.shelf();
+        let packs = shelf.list(after, LIST_MAX)?;
+        let pack_len = |&(item, len): &(Item, u64)| -> u64 {
+            let layout = || Layout::of_tail(item.pack, &tail_of(shelf, item, len).ok()?, len).ok();
+            item.shard.and_then(|_| layout()).map_or(len, |(layout, _)| layout.pack_len())
+        };
+        Ok(Reply::of(|w: &mut Writer| {
+            w.varint(packs.len() as u64);
+            for pack in &packs {
+                pack.0.encode(w);
+                w.varint(pack_len(pack));
+            }
+        }))
+    }
+
+    fn forget(&self, names: &[PackName]) -> Result<()> {
+        let shelf = self.keeper.shelf();
+        names.iter().try_for_each(|&name| shelf.remove(&shelf.items_of(name)?))
+    }
+}
+
+/// The end of a shard.
+fn tail_of(shelf: &dyn Shelf, item: Item, len: u64) -> Result<Vec<u8>> {
+    let at = len.checked_sub(TAIL_BYTES as u64);
+    let at = at.ok_or_else(|| Error::corrupt(format!("shard {item} is too short")))?;
+    Ok(shelf.give(item, at, TAIL_BYTES as u64)?.slices().concat())
+}
+
+/// Whether bytes are those of a pack, by the hashes in it, or of a shard, by its sums.
+fn check_item(item: Item, bytes: &[u8]) -> Result<()> {
+    let Some(index) = item.shard else { return check_whole(item.pack, bytes) };
+    let tail = bytes.split_last_chunk::<TAIL_BYTES>().map_or(&[][..], |(_, tail)| tail);
+    let (layout, _) = Layout::of_tail(item.pack, tail, bytes.len() as u64)?;
+    match is_whole(item.pack, &layout, index, bytes) {
+        true => Ok(()),
+        false => Err(Error::corrupt(format!("shard {item} is damaged"))),
     }
 }
 
@@ -216,58 +310,34 @@ impl Service for BenefactorService {
     fn answer(&self, question: Question, incoming: &mut Incoming) -> std::result::Result<Reply, Refusal> {
         let shelf = self.keeper.shelf();
         Ok(match question {
-            Question::Put { epoch, name, replaces, is_copy } => {
+            Question::Put { epoch, item, replaces, is_copy } => {
                 self.check_epoch(epoch)?;
                 if self.keeper.is_evicted() {
                     return Err(Error::new(Kind::Fenced, "this benefactor does not lend any more").into());
                 }
-                if is_copy {
-                    self.take_copy(epoch, name, replaces, incoming)?;
-                    return Ok(Reply::default());
+                match is_copy {
+                    true => self.take_copy(epoch, item, replaces, incoming)?,
+                    false => self.take_new(epoch, item, replaces, incoming)?,
                 }
-                self.keeper.put_begins();
-                shelf.take(name, incoming.len, replaces, incoming)?;
-                // While it came the pool may have changed, and the round for that be over.
-                if self.keeper.epoch() != epoch {
-                    if !replaces {
-                        shelf.remove(&[name])?;
-                    }
-                    return Err(Refusal::Stale(self.keeper.epoch()));
-                }
-                self.keeper.copy_soon(name);
                 Reply::default()
             }
             Question::Sync { epoch, names } => {
                 self.check_epoch(epoch)?;
-                names.iter().try_for_each(|&name| shelf.length(name).map(drop))?;
-                shelf.sync(&names)?;
-                names.iter().try_for_each(|&name| self.keeper.secure(name).map(drop))?;
+                self.make_safe(&names)?;
                 Reply::default()
             }
-            Question::Length { epoch, name } => {
-                let length = shelf.length(name)?;
-                if epoch > 0 {
-                    self.check_epoch(epoch)?;
-                    shelf.sync(&[name])?;
-                }
-                Reply::of(|w| w.u64(length))
-            }
+            Question::Length { epoch, item } => self.length(epoch, item)?,
             Question::Who => Reply::of(|w| w.u64(self.keeper.id())),
-            Question::Read { name, offset, len } => {
-                Reply { bulk: Some(shelf.give(name, offset, len)?), ..Reply::default() }
+            Question::Read { item, offset, len } => {
+                Reply { bulk: Some(shelf.give(item, offset, len)?), ..Reply::default() }
             }
-            Question::List { after } => {
-                let packs = shelf.list(after, LIST_MAX)?;
-                Reply::of(|w: &mut Writer| {
-                    w.varint(packs.len() as u64);
-                    for (name, len) in packs {
-                        w.raw(&name.to_bytes());
-                        w.varint(len);
-                    }
-                })
-            }
+            Question::List { after } => self.list(after)?,
             Question::Remove { names } => {
-                shelf.remove(&names)?;
+                self.forget(&names)?;
+                Reply::default()
+            }
+            Question::Drop { item } => {
+                shelf.remove(&[item])?;
                 Reply::default()
             }
             _ => return Err(Error::new(Kind::Unsupported, "a benefactor keeps no names").into()),

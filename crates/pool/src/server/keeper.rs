@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use stdchk_catalog::Pool;
-use stdchk_object::{Error, Kind, PackName, Result};
+use stdchk_object::{Error, Item, Kind, PackName, Result};
 
 use crate::client::{Failure, View};
 use crate::shelf::Shelf;
@@ -25,10 +25,14 @@ const YIELD_MAX: Duration = Duration::from_secs(3);
 /// How long nothing is tried again that just failed.
 const REST: Duration = Duration::from_millis(500);
 
+/// Calls what it is given with the bytes of something.
+pub(super) type Give<'g> = dyn FnMut(&dyn Fn(&[&[u8]]) -> std::result::Result<(), Failure>) -> Result<std::result::Result<(), Failure>>
+    + 'g;
+
 /// Looks after the packs of one benefactor.
 pub struct Keeper {
-    id: u64,
-    shelf: Arc<dyn Shelf>,
+    pub(super) id: u64,
+    pub(super) shelf: Arc<dyn Shelf>,
     key: Key,
     inner: Mutex<Inner>,
     changed: Condvar,
@@ -39,7 +43,7 @@ pub struct Keeper {
 struct Inner {
     view: Arc<View>,
     /// What was put and has to be copied, and since when.
-    fresh: VecDeque<(PackName, Instant)>,
+    fresh: VecDeque<(Item, Instant)>,
     /// When something was put last, and when a round went on last.
     last_put: Instant,
     last_walk: Instant,
@@ -60,14 +64,14 @@ struct Inner {
 #[derive(Clone, Copy)]
 struct Round {
     epoch: u64,
-    after: Option<PackName>,
+    after: Option<Item>,
     /// Whether everything so far was as it should be.
     is_whole: bool,
 }
 
 /// What a thread of the keeper does next.
 enum Work {
-    Copy(PackName),
+    Copy(Item),
     Walk(Round, Arc<View>),
     Nothing,
 }
@@ -174,13 +178,22 @@ impl Keeper {
     }
 
     /// Has a pack copied to those who should have it, too.
-    pub fn copy_soon(&self, name: PackName) {
+    pub fn copy_soon(&self, item: Item) {
         let mut inner = self.locked();
         inner.last_put = Instant::now();
-        if inner.view.class.replicas > 1 {
-            inner.fresh.push_back((name, Instant::now()));
+        if inner.view.class.replicas > 1 || inner.view.class.code.is_some() {
+            inner.fresh.push_back((item, Instant::now()));
             self.changed.notify_one();
         }
+    }
+
+    /// Secures, and gives up what need not stay.
+    pub fn settle(&self, item: Item) -> Result<()> {
+        let epoch = self.epoch();
+        if !self.secure(item)? {
+            self.give_up(epoch, item);
+        }
+        Ok(())
     }
 
     /// Gives a pack to those who should have it and have not; whether it must stay here. An error where there are fewer copies than were
@@ -188,7 +201,8 @@ impl Keeper {
     ///
     /// It may go only when all those have it whom the order names if nobody refuses, and who all know the epoch by which it is named: these
     /// never give it up themselves. So it cannot be that two give it up at once, each because the other one has it.
-    pub fn secure(&self, name: PackName) -> Result<bool> {
+    pub fn secure(&self, item: Item) -> Result<bool> {
+        let name = item.pack;
         let mut inner = self.locked();
         // Whoever is at it already does it for all; but he may have begun with an older epoch.
         while !inner.at_work.insert(name) {
@@ -196,16 +210,20 @@ impl Keeper {
         }
         let view = inner.view.clone();
         drop(inner);
-        let secured = self.secure_in(&view, name);
+        let secured = match (item.shard, view.class.code) {
+            (None, None) => self.secure_copies(&view, name),
+            (None, Some(code)) => self.spread(&view, name, code),
+            (Some(index), _) => self.secure_shard(&view, name, index),
+        };
         self.locked().at_work.remove(&name);
         self.changed.notify_all();
         secured
     }
 
-    fn secure_in(&self, view: &View, name: PackName) -> Result<bool> {
+    fn secure_copies(&self, view: &View, name: PackName) -> Result<bool> {
         let mut failures = Vec::new();
         let takers = view.takers(name, |id| {
-            id == self.id || self.give_to(view, id, name).map_err(|error| failures.push(error)).is_ok()
+            id == self.id || self.give_to(view, id, name.into()).map_err(|error| failures.push(error)).is_ok()
         });
         let stays = view.members().any(|(id, _)| id == self.id);
         // Who leaves is done when all who can have it do.
@@ -215,7 +233,7 @@ impl Keeper {
             return Ok(stays && (takers.contains(&self.id) || takers != view.takers(name, |_| true)));
         }
         // Being here counts, too, for as long as there is nobody better; but not with one that leaves.
-        let here = usize::from(stays && !takers.contains(&self.id) && self.shelf.length(name).is_ok());
+        let here = usize::from(stays && !takers.contains(&self.id) && self.shelf.length(name.into()).is_ok());
         if takers.len() + here >= wanted {
             return Ok(true);
         }
@@ -226,22 +244,37 @@ impl Keeper {
         })
     }
 
-    /// Sees to it that another one has a pack: whole, and synced.
-    fn give_to(&self, view: &View, id: u64, name: PackName) -> Result<()> {
+    /// Sees to it that another one has what is here, too: whole, and synced.
+    pub(super) fn give_to(&self, view: &View, id: u64, item: Item) -> Result<()> {
+        let length = self.shelf.length(item)?;
+        self.give_bytes(view, id, item, length, &mut |put| {
+            let bulk = self.shelf.give(item, 0, length)?;
+            Ok(put(&bulk.slices()))
+        })
+    }
+
+    /// The same of bytes that `with` has; it is asked for them only where they are missing.
+    pub(super) fn give_bytes(
+        &self,
+        view: &View,
+        id: u64,
+        item: Item,
+        length: u64,
+        with: &mut Give,
+    ) -> Result<()> {
         let peer = view.peer(id);
         let failed = |failure: Failure| failure.into_error(peer.address());
-        let (epoch, length) = (view.current().number, self.shelf.length(name)?);
+        let epoch = view.current().number;
         let mut is_late = false;
         loop {
-            let replaces = match peer.try_ask(&Question::Length { epoch, name }, &[], None) {
-                Ok(answer) if answer.body == length.to_le_bytes() => return Ok(()),
+            let replaces = match peer.try_ask(&Question::Length { epoch, item }, &[], None) {
+                Ok(answer) if answer.body.starts_with(&length.to_le_bytes()) => return Ok(()),
                 Ok(_) => true,
                 Err(Failure::Refused(error)) if error.kind() == Kind::NotFound => false,
                 Err(failure) => return Err(failed(failure)),
             };
-            let bulk = self.shelf.give(name, 0, length)?;
-            let question = Question::Put { epoch, name, replaces, is_copy: true };
-            match peer.try_ask(&question, &bulk.slices(), None) {
+            let question = Question::Put { epoch, item, replaces, is_copy: true };
+            match with(&|pieces| peer.try_ask(&question, pieces, None).map(drop))? {
                 Ok(_) => return Ok(()),
                 // Another one has given it meanwhile; whether that is synced is asked again.
                 Err(Failure::Refused(error)) if error.kind() == Kind::Exists && !is_late => is_late = true,
@@ -254,7 +287,7 @@ impl Keeper {
     fn work(&self) {
         while !self.is_ending.load(Ordering::Relaxed) {
             match self.next_work() {
-                Work::Copy(name) => self.copy(name),
+                Work::Copy(item) => self.copy(item),
                 Work::Walk(round, view) => self.walk(round, &view),
                 Work::Nothing => {}
             }
@@ -272,8 +305,8 @@ impl Keeper {
             drop(self.changed.wait_timeout(inner, YIELD - quiet));
             return Work::Nothing;
         }
-        if !is_overdue && let Some((name, _)) = inner.fresh.pop_front() {
-            return Work::Copy(name);
+        if !is_overdue && let Some((item, _)) = inner.fresh.pop_front() {
+            return Work::Copy(item);
         }
         if let Some(round) = inner.round.take() {
             inner.last_walk = Instant::now();
@@ -283,9 +316,14 @@ impl Keeper {
         Work::Nothing
     }
 
-    fn copy(&self, name: PackName) {
-        match self.secure(name) {
-            Ok(_) => {}
+    fn copy(&self, item: Item) {
+        // Of copies none is given up but in a round.
+        let done = match item.shard.is_none() && self.locked().view.class.code.is_some() {
+            true => self.settle(item),
+            false => self.secure(item).map(drop),
+        };
+        match done {
+            Ok(()) => {}
             Err(error) if error.kind() == Kind::NotFound => {}
             Err(error) => {
                 tracing::debug!("{error}");
@@ -320,13 +358,13 @@ impl Keeper {
                 return self.go_on(round);
             }
         };
-        for &(name, _) in &packs {
+        for &(item, _) in &packs {
             if self.is_ending.load(Ordering::Relaxed) || self.epoch() != round.epoch {
                 return;
             }
-            match self.secure(name) {
+            match self.secure(item) {
                 Ok(true) => {}
-                Ok(false) => self.give_up(round.epoch, name),
+                Ok(false) => self.give_up(round.epoch, item),
                 Err(error) if error.kind() == Kind::NotFound => {}
                 Err(error) => {
                     tracing::debug!("{error}");
@@ -357,11 +395,11 @@ impl Keeper {
         }
     }
 
-    /// Removes a pack that others have, unless there is a newer epoch, by which they may have been told so no more.
-    fn give_up(&self, epoch: u64, name: PackName) {
+    /// Removes what others have, unless there is a newer epoch, by which they may have been told so no more.
+    fn give_up(&self, epoch: u64, item: Item) {
         let inner = self.locked();
         if inner.view.current().number == epoch
-            && let Err(error) = self.shelf.remove(&[name])
+            && let Err(error) = self.shelf.remove(&[item])
         {
             tracing::debug!("{error}");
         }

@@ -234,7 +234,8 @@ impl Service for ManagerService {
             | Question::Length { .. }
             | Question::Read { .. }
             | Question::List { .. }
-            | Question::Remove { .. } => {
+            | Question::Remove { .. }
+            | Question::Drop { .. } => {
                 return Err(Error::new(Kind::Unsupported, "a manager keeps no packs").into());
             }
         };

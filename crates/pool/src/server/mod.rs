@@ -4,6 +4,7 @@ mod benefactor;
 mod keeper;
 mod manager;
 mod serve;
+mod shards;
 
 pub use benefactor::{Benefactor, Lend};
 pub use manager::ManagerService;

@@ -1,15 +1,16 @@
 //! A folder that is lent.
 //!
-//! A pack lies in a file of its own name: its bytes, a u64 sum of each block of 64 KiB, its length as u64, and the sum of these two. A file
+//! A pack, or a shard of one, lies in a file of its own name: its bytes, a u64 sum of each block of 64 KiB, its length as u64, and the sum of these two. A file
 //! has its name only when it is whole, or when a power cut has torn it: then its end, or a sum, says so, and it is none.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use stdchk_object::error::Context;
-use stdchk_object::{Error, Kind, PackName, Result};
+use stdchk_object::{Error, Item, Kind, Result};
 use stdchk_store_dir::fs::Fs;
 
 use super::{BLOCK_BYTES, Bulk, Shelf, Source, Usage, sum};
@@ -31,17 +32,17 @@ pub struct LentDisk {
 
 #[derive(Default)]
 struct Inner {
-    packs: BTreeMap<PackName, u64>,
+    packs: BTreeMap<Item, u64>,
     /// Bytes of packs that are there, and of those that are being taken.
     used: u64,
 }
 
-fn folder_of(name: PackName) -> String {
-    format!("{PACKS}/{:02x}", name.session.0 >> 56)
+fn folder_of(item: Item) -> String {
+    format!("{PACKS}/{:02x}", item.pack.session.0 >> 56)
 }
 
-fn path_of(name: PackName) -> String {
-    format!("{}/{name}", folder_of(name))
+fn path_of(item: Item) -> String {
+    format!("{}/{item}", folder_of(item))
 }
 
 fn blocks_of(len: u64) -> u64 {
@@ -78,12 +79,12 @@ impl LentDisk {
 
     fn take_in(&self, folder: &str) -> Result<()> {
         for entry in self.fs.list(folder).context(|| self.failed("cannot list", folder))? {
-            let Ok(name) = entry.name.parse::<PackName>() else { continue };
-            let path = path_of(name);
+            let Ok(item) = entry.name.parse::<Item>() else { continue };
+            let path = path_of(item);
             match self.read_tail(&path, entry.len) {
-                Ok(len) if folder_of(name) == folder => {
+                Ok(len) if folder_of(item) == folder => {
                     let mut inner = self.inner();
-                    inner.packs.insert(name, len);
+                    inner.packs.insert(item, len);
                     inner.used += len;
                 }
                 Err(error) if error.kind() == Kind::Corrupt => {
@@ -127,14 +128,14 @@ impl LentDisk {
     }
 
     /// Writes a pack whole, and only then gives it its name.
-    fn write(&self, name: PackName, bytes: &[u8], replaces: bool) -> Result<()> {
-        let path = path_of(name);
+    fn write(&self, item: Item, bytes: &[u8], replaces: bool) -> Result<()> {
+        let path = path_of(item);
         let temporary = format!("{TEMPORARY}/{}", self.counter.fetch_add(1, Ordering::Relaxed));
         let sums: Vec<u8> = bytes.chunks(BLOCK_BYTES).flat_map(|block| sum(block).to_le_bytes()).collect();
         let len = (bytes.len() as u64).to_le_bytes();
         let written = self
             .fs
-            .make_dir(&folder_of(name))
+            .make_dir(&folder_of(item))
             .and_then(|_| self.fs.write_new(&temporary, &[bytes, &sums, &len, &sum(&len).to_le_bytes()]))
             .and_then(|()| match replaces {
                 // Never over what is there before it is as safe.
@@ -145,16 +146,16 @@ impl LentDisk {
         written.context(|| self.failed("cannot write pack", &path))
     }
 
-    fn remove_one(&self, name: PackName) -> Result<()> {
-        self.unlink(&path_of(name))?;
+    fn remove_one(&self, item: Item) -> Result<()> {
+        self.unlink(&path_of(item))?;
         let mut inner = self.inner();
-        inner.used -= inner.packs.remove(&name).unwrap_or(0);
+        inner.used -= inner.packs.remove(&item).unwrap_or(0);
         Ok(())
     }
 
     /// Reads whole blocks, and checks each.
-    fn read_blocks(&self, name: PackName, len: u64, from: u64, to: u64) -> Result<Vec<u8>> {
-        let path = path_of(name);
+    fn read_blocks(&self, item: Item, len: u64, from: u64, to: u64) -> Result<Vec<u8>> {
+        let path = path_of(item);
         let block = BLOCK_BYTES as u64;
         let bytes = ((to * block).min(len) - from * block) as usize;
         let mut read = vec![0; bytes];
@@ -189,72 +190,72 @@ impl Bulk for Part {
 }
 
 impl Shelf for LentDisk {
-    fn take(&self, name: PackName, len: u64, replaces: bool, source: &mut dyn Source) -> Result<()> {
+    fn take(&self, item: Item, len: u64, replaces: bool, source: &mut dyn Source) -> Result<()> {
         {
             let mut inner = self.inner();
-            if inner.packs.contains_key(&name) && !replaces {
-                return Err(Error::new(Kind::Exists, format!("pack {name} is here already")));
+            if inner.packs.contains_key(&item) && !replaces {
+                return Err(Error::new(Kind::Exists, format!("pack {item} is here already")));
             }
             if len > self.capacity.saturating_sub(inner.used) {
-                return Err(Error::new(Kind::Full, format!("no room for the {len} bytes of pack {name}")));
+                return Err(Error::new(Kind::Full, format!("no room for the {len} bytes of pack {item}")));
             }
             inner.used += len;
         }
         let mut bytes = Vec::new();
-        let taken = receive(len, source, &mut bytes).and_then(|()| self.write(name, &bytes, replaces));
+        let taken = receive(len, source, &mut bytes).and_then(|()| self.write(item, &bytes, replaces));
         let mut inner = self.inner();
         inner.used -= match &taken {
-            Ok(()) => inner.packs.insert(name, len).unwrap_or(0),
+            Ok(()) => inner.packs.insert(item, len).unwrap_or(0),
             Err(_) => len,
         };
         taken
     }
 
-    fn give(&self, name: PackName, offset: u64, len: u64) -> Result<Box<dyn Bulk>> {
-        let length = self.length(name)?;
+    fn give(&self, item: Item, offset: u64, len: u64) -> Result<Box<dyn Bulk>> {
+        let length = self.length(item)?;
         let Some(end) = offset.checked_add(len).filter(|&end| end <= length) else {
-            return Err(Error::corrupt(format!("pack {name} ends before byte {offset}+{len}")));
+            return Err(Error::corrupt(format!("pack {item} ends before byte {offset}+{len}")));
         };
         let block = BLOCK_BYTES as u64;
         let from = offset / block;
         let to = end.div_ceil(block).max(from);
-        let mut read = self.read_blocks(name, length, from, to);
+        let mut read = self.read_blocks(item, length, from, to);
         if read.is_err() {
             // It may have been replaced at this moment.
-            read = self.read_blocks(name, self.length(name)?, from, to);
+            read = self.read_blocks(item, self.length(item)?, from, to);
         }
         if read.as_ref().is_err_and(|error| error.kind() == Kind::Corrupt) {
             // It is none any more: others are asked, and whoever looks for copies sees that one is missing.
-            self.remove_one(name)?;
+            self.remove_one(item)?;
         }
         Ok(Box::new(Part { bytes: read?, skip: (offset - from * block) as usize, len: len as usize }))
     }
 
-    fn length(&self, name: PackName) -> Result<u64> {
-        let missing = || Error::new(Kind::NotFound, format!("pack {name} is not here"));
-        self.inner().packs.get(&name).copied().ok_or_else(missing)
+    fn length(&self, item: Item) -> Result<u64> {
+        let missing = || Error::new(Kind::NotFound, format!("pack {item} is not here"));
+        self.inner().packs.get(&item).copied().ok_or_else(missing)
     }
 
-    fn sync(&self, names: &[PackName]) -> Result<()> {
-        for &name in names {
-            let path = path_of(name);
-            self.length(name)?;
+    fn sync(&self, items: &[Item]) -> Result<()> {
+        for &item in items {
+            let path = path_of(item);
+            self.length(item)?;
             self.fs.sync_file(&path).context(|| self.failed("cannot sync", &path))?;
-            for folder in [&folder_of(name), PACKS] {
+            for folder in [&folder_of(item), PACKS] {
                 self.fs.sync_dir(folder).context(|| self.failed("cannot sync", folder))?;
             }
         }
         Ok(())
     }
 
-    fn list(&self, after: Option<PackName>, most: usize) -> Result<Vec<(PackName, u64)>> {
+    fn list(&self, after: Option<Item>, most: usize) -> Result<Vec<(Item, u64)>> {
         let inner = self.inner();
-        let behind = inner.packs.iter().filter(|(name, _)| after.is_none_or(|after| **name > after));
-        Ok(behind.take(most).map(|(name, len)| (*name, *len)).collect())
+        let behind = inner.packs.range((after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        Ok(behind.take(most).map(|(item, len)| (*item, *len)).collect())
     }
 
-    fn remove(&self, names: &[PackName]) -> Result<()> {
-        names.iter().try_for_each(|&name| self.remove_one(name))
+    fn remove(&self, items: &[Item]) -> Result<()> {
+        items.iter().try_for_each(|&item| self.remove_one(item))
     }
 
     fn usage(&self) -> Usage {

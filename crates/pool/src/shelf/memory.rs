@@ -1,9 +1,10 @@
 //! Memory that is lent, in blocks: they are got when they are first needed, used again, and given back when the packs in them go.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use stdchk_object::{Error, Kind, PackName, Result};
+use stdchk_object::{Error, Item, Kind, Result};
 
 use super::{BLOCK_BYTES, Bulk, Shelf, Source, Usage, sum};
 
@@ -38,7 +39,7 @@ pub struct LentMemory {
 
 #[derive(Default)]
 struct Inner {
-    packs: BTreeMap<PackName, Arc<Pack>>,
+    packs: BTreeMap<Item, Arc<Pack>>,
     /// Bytes of blocks of packs that are there, and of those that are being taken.
     used: u64,
 }
@@ -48,8 +49,8 @@ fn room_for(len: u64) -> u64 {
     len.div_ceil(BLOCK_BYTES as u64) * BLOCK_BYTES as u64
 }
 
-fn missing(name: PackName) -> Error {
-    Error::new(Kind::NotFound, format!("pack {name} is not here"))
+fn missing(item: Item) -> Error {
+    Error::new(Kind::NotFound, format!("pack {item} is not here"))
 }
 
 impl LentMemory {
@@ -62,8 +63,8 @@ impl LentMemory {
         self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn find(&self, name: PackName) -> Result<Arc<Pack>> {
-        self.inner().packs.get(&name).cloned().ok_or_else(|| missing(name))
+    fn find(&self, item: Item) -> Result<Arc<Pack>> {
+        self.inner().packs.get(&item).cloned().ok_or_else(|| missing(item))
     }
 
     fn block(&self) -> Block {
@@ -118,15 +119,15 @@ impl Bulk for Part {
 }
 
 impl Shelf for LentMemory {
-    fn take(&self, name: PackName, len: u64, replaces: bool, source: &mut dyn Source) -> Result<()> {
+    fn take(&self, item: Item, len: u64, replaces: bool, source: &mut dyn Source) -> Result<()> {
         let room = room_for(len);
         {
             let mut inner = self.inner();
-            if inner.packs.contains_key(&name) && !replaces {
-                return Err(Error::new(Kind::Exists, format!("pack {name} is here already")));
+            if inner.packs.contains_key(&item) && !replaces {
+                return Err(Error::new(Kind::Exists, format!("pack {item} is here already")));
             }
             if room > self.capacity.saturating_sub(inner.used) {
-                return Err(Error::new(Kind::Full, format!("no room for the {len} bytes of pack {name}")));
+                return Err(Error::new(Kind::Full, format!("no room for the {len} bytes of pack {item}")));
             }
             // Room is taken before bytes come, so that all who are under way have theirs.
             inner.used += room;
@@ -134,10 +135,10 @@ impl Shelf for LentMemory {
         let taken = self.fill(len, source);
         let mut inner = self.inner();
         let outcome = match taken {
-            Ok(_) if inner.packs.contains_key(&name) && !replaces => {
-                Err(Error::new(Kind::Exists, format!("pack {name} is here already")))
+            Ok(_) if inner.packs.contains_key(&item) && !replaces => {
+                Err(Error::new(Kind::Exists, format!("pack {item} is here already")))
             }
-            Ok(pack) => Ok(inner.packs.insert(name, Arc::new(pack))),
+            Ok(pack) => Ok(inner.packs.insert(item, Arc::new(pack))),
             Err(error) => Err(error),
         };
         match &outcome {
@@ -147,39 +148,39 @@ impl Shelf for LentMemory {
         outcome.map(drop)
     }
 
-    fn give(&self, name: PackName, offset: u64, len: u64) -> Result<Box<dyn Bulk>> {
-        let pack = self.find(name)?;
+    fn give(&self, item: Item, offset: u64, len: u64) -> Result<Box<dyn Bulk>> {
+        let pack = self.find(item)?;
         let Some(end) = offset.checked_add(len).filter(|&end| end <= pack.len) else {
-            return Err(Error::corrupt(format!("pack {name} ends before byte {offset}+{len}")));
+            return Err(Error::corrupt(format!("pack {item} ends before byte {offset}+{len}")));
         };
         let block = BLOCK_BYTES as u64;
         for at in (offset / block) as usize..end.div_ceil(block) as usize {
             if sum(pack.block(at)) != pack.sums[at] {
                 // It is none any more: others are asked, and whoever looks for copies sees that one is missing.
-                self.remove(&[name])?;
-                return Err(Error::corrupt(format!("pack {name} has rotted in memory")));
+                self.remove(&[item])?;
+                return Err(Error::corrupt(format!("pack {item} has rotted in memory")));
             }
         }
         Ok(Box::new(Part { pack, offset, len }))
     }
 
-    fn length(&self, name: PackName) -> Result<u64> {
-        self.find(name).map(|pack| pack.len)
+    fn length(&self, item: Item) -> Result<u64> {
+        self.find(item).map(|pack| pack.len)
     }
 
-    fn sync(&self, names: &[PackName]) -> Result<()> {
-        names.iter().try_for_each(|&name| self.find(name).map(drop))
+    fn sync(&self, items: &[Item]) -> Result<()> {
+        items.iter().try_for_each(|&item| self.find(item).map(drop))
     }
 
-    fn list(&self, after: Option<PackName>, most: usize) -> Result<Vec<(PackName, u64)>> {
+    fn list(&self, after: Option<Item>, most: usize) -> Result<Vec<(Item, u64)>> {
         let inner = self.inner();
-        let behind = inner.packs.iter().filter(|(name, _)| after.is_none_or(|after| **name > after));
-        Ok(behind.take(most).map(|(name, pack)| (*name, pack.len)).collect())
+        let behind = inner.packs.range((after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        Ok(behind.take(most).map(|(item, pack)| (*item, pack.len)).collect())
     }
 
-    fn remove(&self, names: &[PackName]) -> Result<()> {
+    fn remove(&self, items: &[Item]) -> Result<()> {
         let mut inner = self.inner();
-        let gone: Vec<Arc<Pack>> = names.iter().filter_map(|name| inner.packs.remove(name)).collect();
+        let gone: Vec<Arc<Pack>> = items.iter().filter_map(|item| inner.packs.remove(item)).collect();
         inner.used -= gone.iter().map(|pack| room_for(pack.len)).sum::<u64>();
         // Their memory is given back when the last reader is done, and not under this lock.
         drop(inner);

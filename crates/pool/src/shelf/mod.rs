@@ -3,7 +3,7 @@
 mod disk;
 mod memory;
 
-use stdchk_object::{PackName, Result};
+use stdchk_object::{Code, Item, PackName, Result};
 
 pub use disk::LentDisk;
 pub use memory::LentMemory;
@@ -62,20 +62,28 @@ impl Bulk for Vec<u8> {
     }
 }
 
-/// A place for packs that is lent. Bytes are checked when they are given: what has rotted is an error, and never leaves.
+/// A place for packs, and for shards of them, that is lent. Bytes are checked when they are given: what has rotted is an error, and never leaves.
 pub trait Shelf: Send + Sync {
     /// Takes a pack, if there is room; over one of that name only if it `replaces`.
-    fn take(&self, name: PackName, len: u64, replaces: bool, source: &mut dyn Source) -> Result<()>;
+    fn take(&self, item: Item, len: u64, replaces: bool, source: &mut dyn Source) -> Result<()>;
     /// Gives some bytes of a pack.
-    fn give(&self, name: PackName, offset: u64, len: u64) -> Result<Box<dyn Bulk>>;
+    fn give(&self, item: Item, offset: u64, len: u64) -> Result<Box<dyn Bulk>>;
     /// The length of a pack.
-    fn length(&self, name: PackName) -> Result<u64>;
+    fn length(&self, item: Item) -> Result<u64>;
     /// Makes packs survive a power cut, where that is possible at all.
-    fn sync(&self, names: &[PackName]) -> Result<()>;
+    fn sync(&self, items: &[Item]) -> Result<()>;
     /// At most `most` packs and their lengths, in order, behind one of them.
-    fn list(&self, after: Option<PackName>, most: usize) -> Result<Vec<(PackName, u64)>>;
+    fn list(&self, after: Option<Item>, most: usize) -> Result<Vec<(Item, u64)>>;
     /// Removes packs; those that are not there are passed over.
-    fn remove(&self, names: &[PackName]) -> Result<()>;
+    fn remove(&self, items: &[Item]) -> Result<()>;
+    /// What is here of one pack: all of it, or shards.
+    fn items_of(&self, pack: PackName) -> Result<Vec<Item>> {
+        let whole = Item::from(pack);
+        let mut items = Vec::from_iter(self.length(whole).is_ok().then_some(whole));
+        let shards = self.list(Some(whole), usize::from(Code::COUNT_MAX))?;
+        items.extend(shards.into_iter().map(|(item, _)| item).take_while(|item| item.pack == pack));
+        Ok(items)
+    }
     /// Gives back some of what was got and is not needed any more. Called now and then.
     fn tidy(&self) {}
     /// How full it is.

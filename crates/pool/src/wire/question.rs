@@ -2,7 +2,7 @@
 
 use stdchk_catalog::Op;
 use stdchk_object::wire::{Reader, Writer};
-use stdchk_object::{Error, Kind, PackName, Result, SessionId};
+use stdchk_object::{Error, Item, Kind, PackName, Result, SessionId};
 
 /// The kind of a frame that answers.
 pub const ANSWER: u8 = 128;
@@ -16,18 +16,20 @@ pub const STALE: u8 = 130;
 pub enum Question {
     /// Keep the pack that follows as bulk; in the place of one that is damaged, if it `replaces`. One that is a copy is synced at once,
     /// and nobody else gets it from there.
-    Put { epoch: u64, name: PackName, replaces: bool, is_copy: bool },
-    /// Make these packs as safe as the pool promises.
+    Put { epoch: u64, item: Item, replaces: bool, is_copy: bool },
+    /// Make these packs as safe as the pool promises; who has some of each, be it a shard, sees to it.
     Sync { epoch: u64, names: Vec<PackName> },
-    /// How long is this pack? Who asks as a member of an epoch, and not of epoch 0, is refused by those who know a newer one, and gets
+    /// How long is this? A shard's tail comes with the answer. Who asks as a member of an epoch, and not of epoch 0, is refused by those who know a newer one, and gets
     /// the answer when the pack is synced.
-    Length { epoch: u64, name: PackName },
-    /// Give me these bytes of a pack.
-    Read { name: PackName, offset: u64, len: u64 },
-    /// Which packs are there, behind this one?
-    List { after: Option<PackName> },
-    /// Forget these packs.
+    Length { epoch: u64, item: Item },
+    /// Give me these bytes.
+    Read { item: Item, offset: u64, len: u64 },
+    /// What is there, behind this, and how long is each pack of it?
+    List { after: Option<Item> },
+    /// Forget these packs, with all their shards.
     Remove { names: Vec<PackName> },
+    /// Forget this, and nothing else of its pack.
+    Drop { item: Item },
     /// Who are you?
     Who,
     /// What came since?
@@ -119,9 +121,9 @@ impl Question {
         let session = |id: &SessionId, w: &mut Writer| w.u64(id.0);
         let string = |text: &String, w: &mut Writer| w.string(text);
         let kind = match self {
-            Question::Put { epoch, name, replaces, is_copy } => {
+            Question::Put { epoch, item, replaces, is_copy } => {
                 w.varint(*epoch);
-                pack(name, &mut w);
+                item.encode(&mut w);
                 w.u8(u8::from(*replaces) | u8::from(*is_copy) << 1);
                 1
             }
@@ -130,19 +132,19 @@ impl Question {
                 encode_all(names, &mut w, pack);
                 2
             }
-            Question::Length { epoch, name } => {
+            Question::Length { epoch, item } => {
                 w.varint(*epoch);
-                pack(name, &mut w);
+                item.encode(&mut w);
                 3
             }
-            Question::Read { name, offset, len } => {
-                pack(name, &mut w);
+            Question::Read { item, offset, len } => {
+                item.encode(&mut w);
                 w.varint(*offset);
                 w.varint(*len);
                 4
             }
             Question::List { after } => {
-                encode_all(after.as_slice(), &mut w, pack);
+                encode_all(after.as_slice(), &mut w, |item, w| item.encode(w));
                 5
             }
             Question::Remove { names } => {
@@ -150,6 +152,10 @@ impl Question {
                 6
             }
             Question::Who => 7,
+            Question::Drop { item } => {
+                item.encode(&mut w);
+                8
+            }
             Question::Tail { boot, number } => {
                 w.u64(*boot);
                 w.varint(*number);
@@ -227,15 +233,16 @@ impl Question {
         let session = |r: &mut Reader| r.u64().map(SessionId);
         let question = match kind {
             1 => {
-                let (epoch, name, flags) = (r.varint()?, PackName::decode(r)?, r.u8()?);
-                Question::Put { epoch, name, replaces: flags & 1 != 0, is_copy: flags & 2 != 0 }
+                let (epoch, item, flags) = (r.varint()?, Item::decode(r)?, r.u8()?);
+                Question::Put { epoch, item, replaces: flags & 1 != 0, is_copy: flags & 2 != 0 }
             }
             2 => Question::Sync { epoch: r.varint()?, names: packs(r)? },
-            3 => Question::Length { epoch: r.varint()?, name: PackName::decode(r)? },
-            4 => Question::Read { name: PackName::decode(r)?, offset: r.varint()?, len: r.varint()? },
-            5 => Question::List { after: packs(r)?.pop() },
+            3 => Question::Length { epoch: r.varint()?, item: Item::decode(r)? },
+            4 => Question::Read { item: Item::decode(r)?, offset: r.varint()?, len: r.varint()? },
+            5 => Question::List { after: decode_all(r, Item::BYTES, Item::decode)?.pop() },
             6 => Question::Remove { names: packs(r)? },
             7 => Question::Who,
+            8 => Question::Drop { item: Item::decode(r)? },
             16 => Question::Tail { boot: r.u64()?, number: r.varint()? },
             17 => {
                 let (boot, number, durable) = (r.u64()?, r.varint()?, r.u8()? == 1);
@@ -291,13 +298,14 @@ mod tests {
         let name = PackName { session: SessionId(5), writer: 6, number: 7 };
         let text = || "index/0".to_owned();
         let all = [
-            Question::Put { epoch: 300, name, replaces: true, is_copy: false },
-            Question::Put { epoch: 0, name, replaces: false, is_copy: true },
+            Question::Put { epoch: 300, item: name.into(), replaces: true, is_copy: false },
+            Question::Put { epoch: 0, item: Item::shard(name, 3), replaces: false, is_copy: true },
             Question::Sync { epoch: 1, names: vec![name, name] },
-            Question::Length { epoch: 9, name },
-            Question::Read { name, offset: 1 << 40, len: 0 },
+            Question::Length { epoch: 9, item: name.into() },
+            Question::Drop { item: Item::shard(name, 0) },
+            Question::Read { item: name.into(), offset: 1 << 40, len: 0 },
             Question::List { after: None },
-            Question::List { after: Some(name) },
+            Question::List { after: Some(Item::shard(name, 5)) },
             Question::Remove { names: vec![] },
             Question::Who,
             Question::Tail { boot: 1, number: 2 },

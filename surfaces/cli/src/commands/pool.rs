@@ -18,8 +18,8 @@ pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
             let file = file.display().to_string();
             out.did(|| json!({ "key": file }), || format!("wrote the key of a new pool to {file}"));
         }
-        PoolVerb::Start { listen, state, replicas, stripe, patience } => {
-            let class = Class { replicas: *replicas, stripe: *stripe };
+        PoolVerb::Start { listen, state, replicas, erasure, stripe, patience } => {
+            let class = Class { replicas: *replicas, code: *erasure, stripe: *stripe };
             let (listen, state) = (listen.clone(), state.clone());
             start(out, &ManagerOptions { listen, state, class, patience: *patience }, key(cli)?)?;
         }
@@ -92,15 +92,18 @@ fn start(out: &Out, options: &ManagerOptions, key: Key) -> Result<()> {
     let signals = signals()?;
     let manager = Manager::start(options, key)?;
     let (address, class) = (manager.address(), manager.class());
-    if (class.replicas, class.stripe) != (options.class.replicas, options.class.stripe) {
-        out.note(&format!(
-            "this pool was founded with --replicas {} --stripe {}",
-            class.replicas, class.stripe
-        ));
+    if class != options.class {
+        let how =
+            class.code.map_or(format!("--replicas {}", class.replicas), |code| format!("--erasure {code}"));
+        out.note(&format!("this pool was founded with {how} --stripe {}", class.stripe));
     }
     out.either(
-        || json!({ "listen": address.to_string(), "replicas": class.replicas, "stripe": class.stripe }),
-        || format!("the pool listens at {}{address}; copies of everything: {}", pool::SCHEME, class.replicas),
+        || {
+            let mut started = class_json(&class);
+            started["listen"] = address.to_string().into();
+            started
+        },
+        || format!("the pool listens at {}{address}; {}", pool::SCHEME, promise(&class)),
     );
     let _ = signals.recv();
     Ok(())
@@ -171,6 +174,22 @@ fn state_of(member: &MemberStatus) -> &'static str {
     }
 }
 
+fn class_json(class: &Class) -> Value {
+    let code = class.code.map(|code| code.to_string());
+    json!({ "replicas": class.replicas, "erasure": code, "stripe": class.stripe })
+}
+
+/// What a pool does for the safety of packs.
+fn promise(class: &Class) -> String {
+    match (class.code, class.replicas) {
+        (Some(code), _) => {
+            format!("{} shards of every pack, of which {} may be lost", code.count(), code.parity())
+        }
+        (None, 1) => "one copy of everything".to_owned(),
+        (None, copies) => format!("{copies} copies of everything"),
+    }
+}
+
 fn status_json(status: &Status) -> Value {
     let member = |member: &MemberStatus| {
         json!({
@@ -186,13 +205,11 @@ fn status_json(status: &Status) -> Value {
             "heard_s": member.heard.map(|heard| heard.age.as_secs_f64()),
         })
     };
-    json!({
-        "replicas": status.class.replicas,
-        "stripe": status.class.stripe,
-        "epoch": status.epoch,
-        "settled": status.settled,
-        "members": status.members.iter().map(member).collect::<Vec<_>>(),
-    })
+    let mut all = class_json(&status.class);
+    all["epoch"] = status.epoch.into();
+    all["settled"] = status.settled.into();
+    all["members"] = status.members.iter().map(member).collect();
+    all
 }
 
 fn status_text(status: &Status) -> String {
@@ -219,8 +236,8 @@ fn status_text(status: &Status) -> String {
     let lent: u64 = status.members.iter().map(|member| member.capacity).sum();
     let used: u64 = status.members.iter().filter_map(|member| member.heard).map(|heard| heard.used).sum();
     let head = format!(
-        "{} copies of everything; {} of {} used; epoch {}, {settled}",
-        status.class.replicas,
+        "{}; {} of {} used; epoch {}, {settled}",
+        promise(&status.class),
         size(used),
         size(lent),
         status.epoch

@@ -1,0 +1,212 @@
+//! Packs of a pool that keeps them in shards. What was just put is still in one piece, until its holder has made shards of it.
+
+use std::cell::RefCell;
+use std::time::Instant;
+
+use stdchk_erasure::{Checked, Encoded, Layout, read};
+use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
+
+use super::peer::{Failure, Peer};
+use super::store::{MOVING, PAUSE, PoolStore};
+use super::{Spread, View};
+use crate::wire::Question;
+
+/// Layouts that are remembered.
+const KNOWN_MAX: usize = 1 << 16;
+
+impl PoolStore {
+    fn known(&self, name: PackName) -> Option<Layout> {
+        self.layouts.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&name).copied()
+    }
+
+    fn know(&self, name: PackName, layout: Option<Layout>) {
+        let mut layouts = self.layouts.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if layouts.len() >= KNOWN_MAX {
+            layouts.clear();
+        }
+        match layout {
+            Some(layout) => _ = layouts.insert(name, layout),
+            None => _ = layouts.remove(&name),
+        }
+    }
+
+    /// Does something with a pack in one piece or with its shards, whichever there are. It may be made into shards at this moment, so that
+    /// both are looked for again.
+    fn either<T>(
+        &self,
+        name: PackName,
+        code: Code,
+        mut in_one: impl FnMut() -> Result<T>,
+        mut in_shards: impl FnMut(&Spread, &Layout) -> Result<T>,
+    ) -> Result<T> {
+        let begun = Instant::now();
+        let mut is_second = false;
+        loop {
+            let view = self.view();
+            let known = self.known(name);
+            if known.is_none()
+                && is_at_first_owner(&view, name)
+                && let Ok(done) = in_one()
+            {
+                return Ok(done);
+            }
+            let spread = Spread::of(&view, name, code.count());
+            let done = known.map_or_else(|| spread.layout(), Ok).and_then(|layout| {
+                self.know(name, Some(layout));
+                in_shards(&spread, &layout)
+            });
+            let failure = match done {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            self.know(name, None);
+            if let Ok(done) = in_one() {
+                return Ok(done);
+            }
+            let changed = self.refresh().unwrap_or(false);
+            let is_moving = self.view().epochs.len() > 1;
+            if !changed && is_second && (!is_moving || begun.elapsed() > MOVING) {
+                return Err(match failure.kind() {
+                    Kind::NotFound => {
+                        Error::new(Kind::NotFound, format!("pack {name} is nowhere in the pool"))
+                    }
+                    _ => failure.within(format!("pack {name}")),
+                });
+            }
+            is_second = true;
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    pub(super) fn length_in_shards(&self, name: PackName, code: Code) -> Result<u64> {
+        self.either(name, code, || self.length_in_one(name), |_, layout| Ok(layout.pack_len()))
+    }
+
+    /// Reads a pack. The first copy is what the shards of data say; the second one minds the sums; each further one does without one of the
+    /// shards.
+    pub(super) fn read_shards(
+        &self,
+        name: PackName,
+        code: Code,
+        copy: u32,
+        offset: u64,
+        buffers: &mut [&mut [u8]],
+    ) -> Result<()> {
+        let buffers = RefCell::new(buffers);
+        self.either(
+            name,
+            code,
+            || self.read_in_one(name, offset, &mut buffers.borrow_mut()),
+            |spread, layout| match copy.checked_sub(2) {
+                None if copy == 0 => read(layout, spread, &[], offset, &mut buffers.borrow_mut()),
+                None => {
+                    let checked = Checked { shards: spread, layout: *layout };
+                    read(layout, &checked, &[], offset, &mut buffers.borrow_mut())
+                }
+                Some(without) => read(layout, spread, &[without as u8], offset, &mut buffers.borrow_mut()),
+            },
+        )
+    }
+
+    /// Has whoever has something of a pack see to it that all its shards are there, and synced.
+    pub(super) fn sync_shards(&self, name: PackName, code: Code) -> Result<()> {
+        let among = |view: &View| {
+            let first = view.takers(name, |_| true);
+            let owners = view.shard_owners(name, code.count());
+            let mut all: Vec<u64> = Vec::new();
+            for id in first.into_iter().chain(owners.into_iter().flatten()).chain(view.holders(name)) {
+                if !all.contains(&id) {
+                    all.push(id);
+                }
+            }
+            all
+        };
+        self.find_among(name, among, |peer| {
+            let epoch = self.view().current().number;
+            peer.try_ask(&Question::Sync { epoch, names: vec![name] }, &[], None).map(drop)
+        })
+    }
+
+    /// Whether all shards are there.
+    pub(super) fn are_shards_there(&self, name: PackName, code: Code) -> Result<bool> {
+        let view = self.view();
+        let spread = Spread::of(&view, name, code.count());
+        match spread.layout() {
+            Ok(layout) => Ok((0..layout.count()).all(|index| spread.holder(index).is_some())),
+            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes missing and wrong shards again.
+    pub(super) fn heal_shards(&self, name: PackName, code: Code) -> Result<()> {
+        let view = self.view();
+        let spread = Spread::of(&view, name, code.count());
+        let layout = spread.layout()?;
+        let Some(healed) = spread.heal(&layout, true)? else { return Ok(()) };
+        healed.bad.iter().try_for_each(|(index, bytes)| {
+            self.put_shard(&view, &spread, &layout, Item::shard(name, *index), &[bytes])
+        })
+    }
+
+    /// Puts a pack in the place of its shards.
+    pub(super) fn replace_shards(&self, name: PackName, code: Code, pieces: &[&[u8]]) -> Result<()> {
+        let view = self.view();
+        let spread = Spread::of(&view, name, code.count());
+        let layout = match spread.layout() {
+            Ok(layout) => layout,
+            Err(error) if error.kind() == Kind::NotFound => return self.replace_in_one(name, pieces),
+            Err(error) => return Err(error),
+        };
+        let layout = layout.again(pieces.iter().map(|piece| piece.len() as u64).sum());
+        self.know(name, Some(layout));
+        let encoded = Encoded::again(name, layout, pieces)?;
+        encoded.shards().try_for_each(|(index, pieces)| {
+            self.put_shard(&view, &spread, &layout, Item::shard(name, index), &pieces)
+        })
+    }
+
+    /// Puts a shard where the wrong one is, or where it belongs.
+    fn put_shard(
+        &self,
+        view: &View,
+        spread: &Spread,
+        layout: &Layout,
+        item: Item,
+        pieces: &[&[u8]],
+    ) -> Result<()> {
+        let index = item.shard.unwrap_or(0);
+        let question = Question::Put { epoch: view.current().number, item, replaces: false, is_copy: true };
+        let put = |peer: &Peer| {
+            let asked = peer.try_ask(&question, pieces, None);
+            asked.map(drop).map_err(|failure| failure.into_error(peer.address()))
+        };
+        if let Some(id) = spread.holder(index) {
+            let peer = view.peer(id);
+            // The wrong one has sums that fit, perhaps, so that it would not be replaced.
+            peer.try_ask(&Question::Drop { item }, &[], None)
+                .map_err(|failure| failure.into_error(peer.address()))?;
+            return put(peer);
+        }
+        let mut failure = None;
+        let takers = view.shard_takers(item.pack, layout.count(), |shard, id| {
+            shard != index || put(view.peer(id)).map_err(|error| failure = Some(error)).is_ok()
+        });
+        match (takers[usize::from(index)], failure) {
+            (Some(_), _) => Ok(()),
+            (None, Some(error)) => Err(error),
+            (None, None) => Err(Error::new(Kind::Io, format!("nobody takes shard {item}"))),
+        }
+    }
+}
+
+/// Whether the first who should have a pack in one piece has it.
+fn is_at_first_owner(view: &View, name: PackName) -> bool {
+    let asks = |id: u64| {
+        let peer = view.peer(id);
+        let question = Question::Length { epoch: 0, item: name.into() };
+        !peer.is_suspected()
+            && !matches!(peer.try_ask(&question, &[], None), Err(Failure::Refused(_) | Failure::Lost(_)))
+    };
+    view.takers(name, |_| true).first().is_some_and(|&id| asks(id))
+}

@@ -1,0 +1,148 @@
+//! Making shards of packs, and seeing to it that they lie where they belong.
+//!
+//! Whoever has a shard looks after the one that comes after it: if that is nowhere, it is made again from the others, and so on with those that follow,
+//! until one is there. So the shards of a pack are all looked after as long as there is any, and nobody looks after the whole.
+
+use std::cell::OnceCell;
+
+use stdchk_erasure::{Encoded, Layout, TAIL_BYTES};
+use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
+
+use super::keeper::Keeper;
+use crate::client::{Spread, View};
+use crate::wire::Question;
+
+impl Keeper {
+    /// Makes shards of a pack, and gives each to its owner; whether the pack itself must stay.
+    pub(super) fn spread(&self, view: &View, name: PackName, code: Code) -> Result<bool> {
+        let length = self.shelf.length(name.into())?;
+        let layout = Layout::of(code, length);
+        let bulk = self.shelf.give(name.into(), 0, length)?;
+        let pieces = bulk.slices();
+        let encoded = OnceCell::new();
+        let shard = |index: u8| -> Result<Vec<&[u8]>> {
+            if encoded.get().is_none() {
+                let _ = encoded.set(Encoded::new(name, code, &pieces)?);
+            }
+            Ok(encoded.get().map(|encoded: &Encoded| encoded.shard(index)).unwrap_or_default())
+        };
+        let mut failures = Vec::new();
+        let owners = view.shard_takers(name, layout.count(), |index, id| {
+            let given = self.give_shard(view, id, Item::shard(name, index), &layout, &|| shard(index));
+            given.map_err(|error| failures.push(error)).is_ok()
+        });
+        // A pack in one piece is safer than too few shards.
+        self.check_count(name, &layout, owners.iter().flatten().count(), failures).map(|()| false)
+    }
+
+    /// Gives a shard to somebody, perhaps to this very benefactor.
+    fn give_shard<'b>(
+        &self,
+        view: &View,
+        id: u64,
+        item: Item,
+        layout: &Layout,
+        shard: &dyn Fn() -> Result<Vec<&'b [u8]>>,
+    ) -> Result<()> {
+        if id != self.id {
+            let with = &mut |put: &dyn Fn(&[&[u8]]) -> _| Ok(put(&shard()?));
+            return self.give_bytes(view, id, item, layout.stored_len(), with);
+        }
+        if self.shelf.length(item).is_err() {
+            let bytes = shard()?.concat();
+            match self.shelf.take(item, bytes.len() as u64, false, &mut &bytes[..]) {
+                Err(error) if error.kind() != Kind::Exists => return Err(error),
+                _ => {}
+            }
+        }
+        self.shelf.sync(&[item])
+    }
+
+    fn check_count(&self, name: PackName, layout: &Layout, count: usize, failures: Vec<Error>) -> Result<()> {
+        if count == usize::from(layout.count()) {
+            return Ok(());
+        }
+        let text = format!("pack {name} has {count} of {} shards", layout.count());
+        Err(match failures.into_iter().next() {
+            Some(error) => error.within(text),
+            None => Error::new(Kind::Io, format!("{text}: the pool has too few benefactors")),
+        })
+    }
+
+    /// Gives a shard to its owner, and makes again those after it that are nowhere; whether it must stay here.
+    pub(super) fn secure_shard(&self, view: &View, name: PackName, index: u8) -> Result<bool> {
+        let item = Item::shard(name, index);
+        let length = self.shelf.length(item)?;
+        let at = length.checked_sub(TAIL_BYTES as u64);
+        let at = at.ok_or_else(|| Error::corrupt(format!("shard {item} is too short")))?;
+        let tail = self.shelf.give(item, at, TAIL_BYTES as u64)?.slices().concat();
+        let (layout, _) = Layout::of_tail(name, &tail, length)?;
+        let mut failure = None;
+        let owners = view.shard_takers(name, layout.count(), |of, id| {
+            let mut given = || self.give_to(view, id, item).map_err(|error| failure = Some(error)).is_ok();
+            of != index || id == self.id || given()
+        });
+        let ideal = view.shard_owners(name, layout.count());
+        let (owner, ideal) = (owners[usize::from(index)], ideal[usize::from(index)]);
+        let stays = view.members().any(|(id, _)| id == self.id);
+        self.secure_next(view, name, index, &layout)?;
+        match owner {
+            // It may go only to whoever has it where nobody refuses: he never gives it up himself.
+            Some(id) => Ok(stays && (id == self.id || ideal != Some(id))),
+            None if stays => Ok(true),
+            None => {
+                Err(failure.unwrap_or_else(|| Error::new(Kind::Io, format!("nobody takes shard {item}"))))
+            }
+        }
+    }
+
+    /// Makes the shards again that come after one and are nowhere, up to one that is there.
+    fn secure_next(&self, view: &View, name: PackName, index: u8, layout: &Layout) -> Result<()> {
+        let count = layout.count();
+        let others = (1..count).map(|step| (index + step) % count);
+        let spread = Spread::of(view, name, count);
+        for next in others {
+            let is_here = self.shelf.length(Item::shard(name, next)).is_ok();
+            if is_here || spread.holder(next).is_some() || self.is_in_one_piece(view, name) {
+                break;
+            }
+            tracing::debug!("shard {next} of pack {name} is made again");
+            self.make_again(view, &spread, name, next, layout)?;
+        }
+        Ok(())
+    }
+
+    /// Whether somebody has the pack itself, and is making shards of it.
+    fn is_in_one_piece(&self, view: &View, name: PackName) -> bool {
+        let question = Question::Length { epoch: 0, item: name.into() };
+        self.shelf.length(name.into()).is_ok()
+            || view
+                .takers(name, |_| true)
+                .iter()
+                .any(|&id| id != self.id && view.peer(id).try_ask(&question, &[], None).is_ok())
+    }
+
+    fn make_again(
+        &self,
+        view: &View,
+        spread: &Spread,
+        name: PackName,
+        index: u8,
+        layout: &Layout,
+    ) -> Result<()> {
+        let healed = spread.heal(layout, false)?;
+        let lost = || Error::corrupt(format!("pack {name} has lost more shards than it may"));
+        let pack = healed.ok_or_else(lost)?.pack;
+        let pieces = [&pack[..]];
+        let encoded = Encoded::again(name, *layout, &pieces)?;
+        let item = Item::shard(name, index);
+        let mut failures = Vec::new();
+        let owners = view.shard_takers(name, layout.count(), |of, id| {
+            let shard = || Ok(encoded.shard(index));
+            let given = || self.give_shard(view, id, item, layout, &shard);
+            of != index || given().map_err(|error| failures.push(error)).is_ok()
+        });
+        let missing = usize::from(owners[usize::from(index)].is_none());
+        self.check_count(name, layout, usize::from(layout.count()) - missing, failures)
+    }
+}
