@@ -23,7 +23,7 @@ demo:
 	@PATH="$(CURDIR)/$${CARGO_TARGET_DIR:-target}/release:$$PATH" scripts/demo
 
 test:
-	@scripts/setup build
+	@scripts/setup test
 	cargo fmt --all --check
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	cargo xtask layers
@@ -32,7 +32,7 @@ test:
 	cargo test $(CARGO_FLAGS) --workspace
 
 test-long:
-	@scripts/setup build
+	@scripts/setup test
 	STDCHK_TEST_LONG=1 PROPTEST_CASES=2000 cargo test $(CARGO_FLAGS) --release --workspace
 
 bench: build

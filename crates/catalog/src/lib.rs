@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod conformance;
+mod drain;
 pub mod op;
 pub mod policy;
 mod pool;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use stdchk_object::{Result, SessionId};
 
+pub use drain::{Drain, DrainOp, Mirror};
 pub use op::{
     CheckpointEntry, ChunkRange, Durability, Op, Owner, PartEntry, Restart, SessionEntry, SessionKind,
 };

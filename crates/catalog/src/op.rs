@@ -4,7 +4,7 @@ use stdchk_object::member::Tally;
 use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{AppName, CheckpointId, Error, Kind, Locator, PackName, Result, SessionId};
 
-use crate::{Policy, PoolOp};
+use crate::{DrainOp, Policy, PoolOp};
 
 /// How much a commit survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,6 +16,8 @@ pub enum Durability {
     Local = 1,
     /// On as many benefactors as the pool promises.
     Replicated = 2,
+    /// In safe storage, to which it was drained.
+    Drained = 3,
 }
 
 impl Durability {
@@ -25,6 +27,7 @@ impl Durability {
             Durability::Staged => "staged",
             Durability::Local => "local",
             Durability::Replicated => "replicated",
+            Durability::Drained => "drained",
         }
     }
 }
@@ -208,6 +211,8 @@ pub enum Op {
     Restarted(AppName, Restart),
     /// A pool changes.
     Pool(PoolOp),
+    /// A drain goes on.
+    Drain(DrainOp),
 }
 
 impl Op {
@@ -228,6 +233,7 @@ impl Op {
             Op::Heal(..) => 13,
             Op::Restarted(..) => 14,
             Op::Pool(..) => 15,
+            Op::Drain(..) => 16,
         }
     }
 
@@ -249,11 +255,7 @@ impl Op {
             Op::End(session) | Op::Fence(session) => body.u64(session.0),
             Op::Drop(ids) => {
                 body.varint(ids.len() as u64);
-                for id in ids {
-                    body.string(id.app.as_str());
-                    body.varint(id.step);
-                    body.varint(u64::from(id.generation));
-                }
+                ids.iter().for_each(|id| encode_id(id, &mut body));
             }
             Op::SetPolicy(app, policy) => {
                 body.string(app.as_str());
@@ -264,17 +266,14 @@ impl Op {
             }
             Op::Forward(session, tables) => {
                 body.u64(session.0);
-                body.varint(tables.len() as u64);
-                for (old, table) in tables {
-                    body.raw(&old.to_bytes());
-                    table.encode(&mut body);
-                }
+                encode_tables(tables, &mut body);
             }
             Op::Restarted(app, restart) => {
                 body.string(app.as_str());
                 restart.encode(&mut body);
             }
             Op::Pool(op) => op.encode(&mut body),
+            Op::Drain(op) => op.encode(&mut body),
             Op::Damage(pack, ranges) => {
                 body.raw(&pack.to_bytes());
                 encode_ranges(ranges, &mut body);
@@ -305,6 +304,7 @@ impl Op {
             13 => Op::Heal(decode_packs(r)?),
             14 => Op::Restarted(AppName::decode(r)?, Restart::decode(r)?),
             15 => Op::Pool(PoolOp::decode(r)?),
+            16 => Op::Drain(DrainOp::decode(r)?),
             other => {
                 let text = format!("the log holds an operation {other} that this program does not know");
                 return Err(Error::new(Kind::Unsupported, text));
@@ -436,6 +436,7 @@ fn decode_durability(reader: &mut Reader) -> Result<Durability> {
         0 => Ok(Durability::Staged),
         1 => Ok(Durability::Local),
         2 => Ok(Durability::Replicated),
+        3 => Ok(Durability::Drained),
         _ => Err(reader.corrupt("unknown durability")),
     }
 }
@@ -465,14 +466,29 @@ pub(crate) fn decode_ranges(reader: &mut Reader) -> Result<Vec<ChunkRange>> {
 
 fn decode_ids(reader: &mut Reader) -> Result<Vec<CheckpointId>> {
     let count = reader.count(4)?;
-    let mut id = || -> Result<CheckpointId> {
-        let app = AppName::decode(reader)?;
-        Ok(CheckpointId { app, step: reader.varint()?, generation: reader.varint32("a generation")? })
-    };
-    (0..count).map(|_| id()).collect()
+    (0..count).map(|_| decode_id(reader)).collect()
 }
 
-fn decode_tables(reader: &mut Reader) -> Result<Vec<(PackName, Locator)>> {
+pub(crate) fn encode_id(id: &CheckpointId, out: &mut Writer) {
+    out.string(id.app.as_str());
+    out.varint(id.step);
+    out.varint(u64::from(id.generation));
+}
+
+pub(crate) fn decode_id(reader: &mut Reader) -> Result<CheckpointId> {
+    let app = AppName::decode(reader)?;
+    Ok(CheckpointId { app, step: reader.varint()?, generation: reader.varint32("a generation")? })
+}
+
+pub(crate) fn encode_tables(tables: &[(PackName, Locator)], out: &mut Writer) {
+    out.varint(tables.len() as u64);
+    for (old, table) in tables {
+        out.raw(&old.to_bytes());
+        table.encode(out);
+    }
+}
+
+pub(crate) fn decode_tables(reader: &mut Reader) -> Result<Vec<(PackName, Locator)>> {
     let count = reader.count(PackName::BYTES + Locator::BYTES_MIN)?;
     (0..count).map(|_| Ok((PackName::decode(reader)?, Locator::decode(reader)?))).collect()
 }

@@ -59,6 +59,7 @@ pub mod pool;
 mod repository;
 mod save;
 pub mod study;
+pub mod tier;
 mod transfer;
 mod walk;
 
@@ -77,8 +78,8 @@ pub use naming::{Conventional, Spec, by_convention};
 pub use repository::{Reading, Repository, parse_durability};
 pub use save::{Add, ParentChoice, SCRIPT_LEASE, Save, SaveOptions, Saved};
 pub use stdchk_catalog::{
-    App, CheckpointEntry, Durability, History, OpenSession, Owner, Policy, SaveSample, Saving, SessionKind,
-    State, Wanted,
+    App, CheckpointEntry, DrainOp, Durability, History, Op, OpenSession, Owner, Policy, SaveSample, Saving,
+    SessionKind, State, Wanted,
 };
 pub use stdchk_codec::{Prefer, Preference};
 pub use stdchk_engine::{ChunkingChoice, DiffRange, Options, Sink, Stretch};
@@ -87,7 +88,7 @@ pub use stdchk_object::member::{Body, Chunking, Coded, Content, Member, Preferre
 pub use stdchk_object::pack::{Codec, Coding};
 pub use stdchk_object::{AppName, CheckpointId, Code, Error, Kind, PackName, Result, SessionId};
 pub use stdchk_upkeep::{
-    GcPlan, Ground, Health, HurtMember, PrunePlan, Repaired, Suspect, VerifyReport, collect, plan_gc,
-    plan_prune, prune, repair,
+    Drained, Drainer, GcPlan, Ground, Health, HurtMember, PrunePlan, Repaired, Share, Suspect, Target,
+    Tiered, VerifyReport, collect, plan_gc, plan_prune, prune, repair, verify,
 };
 pub use transfer::Import;

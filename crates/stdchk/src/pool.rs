@@ -21,6 +21,7 @@ pub use stdchk_catalog::{Class, Medium};
 pub use stdchk_pool::Key;
 
 use crate::host;
+use crate::tier::{self, DrainThread};
 
 /// How a pool's address begins.
 pub const SCHEME: &str = "pool://";
@@ -171,6 +172,7 @@ pub struct Lender {
     benefactor: Benefactor,
     id: u64,
     address: String,
+    _drain: DrainThread,
     _lock: Option<File>,
 }
 
@@ -211,8 +213,10 @@ impl Lender {
         };
         let domain = options.domain.clone().unwrap_or_else(|| format!("host={}", host::name()));
         let member = Member { id, address: address.clone(), domain, medium, capacity: options.size };
-        let benefactor = Benefactor::join(Lend { shelf, member, catalog, manager, key }, listener)?;
-        Ok(Lender { benefactor, id, address, _lock: lock })
+        let lend = Lend { shelf, member, catalog, manager, key: key.clone() };
+        let benefactor = Benefactor::join(lend, listener)?;
+        let drain = DrainThread::start(&options.manager, key, id)?;
+        Ok(Lender { benefactor, id, address, _drain: drain, _lock: lock })
     }
 
     /// Its identity.
@@ -312,6 +316,8 @@ pub struct Status {
     pub settled: u64,
     /// Its members.
     pub members: Vec<MemberStatus>,
+    /// Where it is drained to, how many checkpoints have arrived there, and how many there are.
+    pub drain: Option<(String, usize, usize)>,
 }
 
 /// How a benefactor is.
@@ -369,7 +375,7 @@ pub fn status(manager: &str, key: Key) -> Result<Status> {
     };
     let staying = pool.members().values().map(|member| (member, false));
     let members = staying.chain(pool.leavers().map(|member| (member, true))).map(member).collect();
-    Ok(Status { class, epoch: pool.epoch(), settled: pool.settled(), members })
+    Ok(Status { class, epoch: pool.epoch(), settled: pool.settled(), members, drain: tier::progress(&state) })
 }
 
 /// Takes a benefactor out of the pool: one that lives gives away what it holds and ends, one that is dead is forgotten. `who` is its

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use stdchk_catalog::{Catalog, Durability, Op, Owner, Policy, Restart, SessionKind, State};
+use stdchk_catalog::{Catalog, DrainOp, Durability, Op, Owner, Policy, Restart, SessionKind, State};
 use stdchk_catalog_objects::ObjectCatalog;
 use stdchk_engine::session::random_u64;
 use stdchk_engine::{Session, Vault, Workers};
@@ -16,14 +16,20 @@ use stdchk_pool::{Key, Peer, PoolCatalog, PoolObjects, PoolStore};
 use stdchk_store::{Objects, Store};
 use stdchk_store_dir::fs::Fs;
 use stdchk_store_dir::{DirStore, RealFs};
-use stdchk_upkeep::Ground;
+use stdchk_store_s3::S3Store;
+use stdchk_upkeep::{Ground, Target, Tiered};
 
+use crate::tier::{self, Follower};
 use crate::{host, pool};
 
+/// How the address of a bucket begins.
+const BUCKET_SCHEME: &str = "s3://";
 /// The repository's own record.
 const RECORD: &str = "stdchk";
 /// The protocol that this program speaks, and no other.
 const FEATURE: &str = "log-5";
+/// How often a level that is waited for is looked at.
+const WAIT_EVERY: Duration = Duration::from_millis(100);
 /// Memory for reading, unless set otherwise.
 const MEMORY: usize = 256 << 20;
 
@@ -37,18 +43,23 @@ pub struct Repository {
     pub(crate) memory: usize,
     pub(crate) place: PathBuf,
     pub(crate) boot: [u8; 16],
+    /// Whether it follows another one.
+    follows: bool,
 }
 
 /// What a repository is made of.
 enum Home {
     Directory(Arc<DirStore>),
-    Pool,
+    Bucket,
+    Pool(Arc<PoolStore>),
 }
 
 /// Where the file with a pool's key is, if not where it is expected.
 const KEY_VARIABLE: &str = "STDCHK_POOL_KEY";
-/// What tells boots apart in a pool: nothing, since what is there does not go with the machine that saved it.
-const POOL_BOOT: [u8; 16] = *b"stdchk pool boot";
+/// What tells boots apart in a pool or a bucket: nothing, since what is there does not go with the machine that saved it.
+const LASTING_BOOT: [u8; 16] = *b"stdchk pool boot";
+/// A repository that has it follows another one, and is changed by nobody else.
+const FOLLOWS: &str = "mirror-1";
 
 /// The key of pools: the file that the environment names.
 fn key_of_environment() -> Result<Key> {
@@ -81,8 +92,18 @@ impl Repository {
         if url.starts_with(pool::SCHEME) {
             return Repository::open_pool(url, key_of_environment()?);
         }
+        if url.starts_with(BUCKET_SCHEME) {
+            let mut repository = Repository::bucket(url)?;
+            return match repository.check_record()? {
+                true => Ok(repository),
+                false => Err(Error::new(
+                    Kind::NotFound,
+                    format!("there is no repository at {url}; the first save makes one"),
+                )),
+            };
+        }
         let root = directory_of(url)?;
-        let repository = Repository::at(&root)?;
+        let mut repository = Repository::at(&root)?;
         match repository.check_record()? {
             true => {
                 repository.complete();
@@ -109,10 +130,15 @@ impl Repository {
         if url.starts_with(pool::SCHEME) {
             return Repository::open(url);
         }
+        if url.starts_with(BUCKET_SCHEME) {
+            let mut repository = Repository::bucket(url)?;
+            repository.prepare()?;
+            return Ok(repository);
+        }
         let root = directory_of(url)?;
         let cannot = || format!("cannot create a repository at {}", root.display());
         if root.join(RECORD).exists() {
-            let repository = Repository::at(&root)?;
+            let mut repository = Repository::at(&root)?;
             repository.prepare()?;
             repository.complete();
             return Ok(repository);
@@ -129,7 +155,7 @@ impl Repository {
                 tracing::debug!("{} cannot be synced: {error}", path.display());
             }
         }
-        let repository = Repository::at(&root)?;
+        let mut repository = Repository::at(&root)?;
         repository.prepare()?;
         Ok(repository)
     }
@@ -138,13 +164,99 @@ impl Repository {
     pub fn open_pool(url: &str, key: Key) -> Result<Repository> {
         let manager = Arc::new(Peer::new(pool::address_of(url)?, key.clone()));
         let catalog = Arc::new(PoolCatalog::new(manager.clone()));
-        let store = PoolStore::open(catalog.clone(), key).context(|| format!("cannot use {url}"))?;
+        let packs = PoolStore::open(catalog.clone(), key).context(|| format!("cannot use {url}"))?;
+        let packs = Arc::new(packs);
         let objects = Arc::new(PoolObjects::new(manager));
-        let mut repository =
-            Repository::of(Home::Pool, Arc::new(store), objects, catalog, PathBuf::from(url));
-        repository.boot = POOL_BOOT;
+        let open = |place: &str| tier::open(place);
+        let store = Arc::new(Tiered::new(packs.clone(), catalog.clone(), Box::new(open)));
+        let mut repository = Repository::of(Home::Pool(packs), store, objects, catalog, PathBuf::from(url));
+        repository.boot = LASTING_BOOT;
         repository.prepare()?;
         Ok(repository)
+    }
+
+    /// The bucket at `s3://bucket/prefix`, whatever is there.
+    fn bucket(url: &str) -> Result<Repository> {
+        let bucket = Arc::new(S3Store::open(url, tag()?)?);
+        let catalog = Arc::new(ObjectCatalog::new(bucket.clone()));
+        let place = PathBuf::from(url.trim_end_matches('/'));
+        let mut repository = Repository::of(Home::Bucket, bucket.clone(), bucket, catalog, place);
+        repository.boot = LASTING_BOOT;
+        Ok(repository)
+    }
+
+    /// What a pool is drained to, with a catalog that can be written; made if it is not there and `founds`.
+    pub(crate) fn tier(place: &str, founds: bool) -> Result<Target> {
+        let mut repository = Repository::whatever(place, founds)?;
+        let target = Target { store: repository.store.clone(), catalog: repository.catalog.clone() };
+        match repository.read_record()? {
+            Some(true) => {}
+            Some(false) => {
+                return Err(Error::invalid(format!(
+                    "{place} holds a repository of its own: choose an empty place"
+                )));
+            }
+            None if founds => repository.prepare_as(&[FEATURE, FOLLOWS])?,
+            None => return Err(Error::new(Kind::NotFound, format!("there is nothing at {place}"))),
+        }
+        repository.complete();
+        Ok(target)
+    }
+
+    /// Makes what a pool was drained to a repository of its own.
+    pub(crate) fn release(place: &str) -> Result<()> {
+        let target = Repository::tier(place, false)?;
+        target.catalog.append(true, &mut |_| Ok(vec![Op::Drain(DrainOp::Release)]))?;
+        Repository::whatever(place, false)?.objects.replace(RECORD, &new_record(&[FEATURE])?, true)
+    }
+
+    /// The repository at a place, whatever is there.
+    fn whatever(place: &str, creates: bool) -> Result<Repository> {
+        if place.starts_with(BUCKET_SCHEME) {
+            return Repository::bucket(place);
+        }
+        let root = directory_of(place)?;
+        if creates {
+            std::fs::create_dir_all(&root).context(|| format!("cannot create {}", root.display()))?;
+            if !root.join(RECORD).exists() {
+                check_is_ours(&root)?;
+            }
+        }
+        Repository::at(&root)
+    }
+
+    /// The packs of the pool, where that is what this is.
+    pub(crate) fn pool_store(&self) -> Option<Arc<PoolStore>> {
+        match &self.home {
+            Home::Pool(packs) => Some(packs.clone()),
+            Home::Directory(_) | Home::Bucket => None,
+        }
+    }
+
+    /// Waits until a checkpoint survives what that level says, for so long at most.
+    pub fn wait_for(&self, id: &CheckpointId, level: Durability, patience: Duration) -> Result<()> {
+        let begun = Instant::now();
+        if level < Durability::Drained {
+            self.level(level)?;
+            let state = self.catalog.state()?;
+            let missing = || Error::new(Kind::NotFound, format!("there is no checkpoint {id}"));
+            let entry = state.checkpoint(id).ok_or_else(missing)?;
+            return stdchk_upkeep::make_durable(&self.ground(), &state, entry);
+        }
+        loop {
+            let state = self.catalog.state()?;
+            if state.checkpoint(id).is_none() {
+                return Err(Error::new(Kind::NotFound, format!("there is no checkpoint {id}")));
+            }
+            if state.drain().is_drained(id) {
+                return Ok(());
+            }
+            self.level(level)?;
+            if begun.elapsed() > patience {
+                return Err(Error::new(Kind::Conflict, format!("{id} is not drained yet")));
+            }
+            std::thread::sleep(WAIT_EVERY);
+        }
     }
 
     fn at(root: &Path) -> Result<Repository> {
@@ -154,18 +266,24 @@ impl Repository {
     /// The repository on any file system that can do what a repository needs; made if it is not there. `place` names
     /// it in messages.
     pub fn open_or_create_on(fs: Arc<dyn Fs>, place: &Path) -> Result<Repository> {
-        let repository = Repository::on(fs, place)?;
+        let mut repository = Repository::on(fs, place)?;
         repository.prepare()?;
         Ok(repository)
     }
 
-    fn prepare(&self) -> Result<()> {
-        let cannot = || format!("cannot create a repository at {}", self.place.display());
+    fn prepare(&mut self) -> Result<()> {
+        self.prepare_as(&[FEATURE])
+    }
+
+    /// Makes the repository with these features, where there is none.
+    fn prepare_as(&mut self, features: &[&str]) -> Result<()> {
+        let place = self.place.display().to_string();
+        let cannot = || format!("cannot create a repository at {place}");
         if !self.check_record()? {
             if let Home::Directory(dir) = &self.home {
                 dir.prepare().context(cannot)?;
             }
-            self.objects.create(RECORD, &new_record()?, true).context(cannot)?;
+            self.objects.create(RECORD, &new_record(features)?, true).context(cannot)?;
             self.check_record()?;
             self.objects.keep_room().context(cannot)?;
         }
@@ -173,8 +291,7 @@ impl Repository {
     }
 
     fn on(fs: Arc<dyn Fs>, root: &Path) -> Result<Repository> {
-        let tag = format!("{}-{}-{:016x}", sanitized(&host::name()), std::process::id(), random_u64()?);
-        let dir = Arc::new(DirStore::on(fs, root.display().to_string(), tag));
+        let dir = Arc::new(DirStore::on(fs, root.display().to_string(), tag()?));
         let catalog = Arc::new(ObjectCatalog::new(dir.clone()));
         Ok(Repository::of(Home::Directory(dir.clone()), dir.clone(), dir, catalog, root.to_owned()))
     }
@@ -188,7 +305,17 @@ impl Repository {
     ) -> Repository {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
         let workers = Arc::new(Workers::new(threads, "stdchk-work"));
-        Repository { home, store, objects, catalog, workers, memory: MEMORY, place, boot: host::boot() }
+        Repository {
+            home,
+            store,
+            objects,
+            catalog,
+            workers,
+            memory: MEMORY,
+            place,
+            boot: host::boot(),
+            follows: false,
+        }
     }
 
     /// Makes folders again that are missing.
@@ -201,11 +328,16 @@ impl Repository {
     /// What a save survives that asks for `durability`: a directory keeps one copy, and a pool knows no medium of its own.
     pub(crate) fn level(&self, durability: Durability) -> Result<Durability> {
         match (&self.home, durability) {
-            (Home::Directory(_), Durability::Replicated) => {
-                let text = "a directory keeps one copy: its levels are staged and local";
+            (Home::Directory(_) | Home::Bucket, Durability::Replicated | Durability::Drained) => {
+                let text = "only pools have other levels than staged and local";
                 Err(Error::new(Kind::Unsupported, text))
             }
-            (Home::Pool, Durability::Local) => Ok(Durability::Replicated),
+            (Home::Pool(_), Durability::Drained) if self.state()?.drain().to().is_none() => {
+                let text = "this pool is not drained: 'stdchk pool tier --drain PLACE' says where to";
+                Err(Error::new(Kind::Unsupported, text))
+            }
+            // What is drained is as safe as a pool makes it first.
+            (Home::Pool(_), Durability::Local | Durability::Drained) => Ok(Durability::Replicated),
             (_, durability) => Ok(durability),
         }
     }
@@ -220,15 +352,27 @@ impl Repository {
         if dir.code()? == code { Ok(()) } else { dir.protect(code) }
     }
 
-    /// Checks the repository's own record; `false` if there is none.
-    fn check_record(&self) -> Result<bool> {
-        let Some(bytes) = self.objects.get(RECORD)? else { return Ok(false) };
-        let read = || -> Result<()> {
+    /// Checks the repository's own record; `false` if there is none. One that follows another can only be read from here on.
+    fn check_record(&mut self) -> Result<bool> {
+        let Some(follows) = self.read_record()? else { return Ok(false) };
+        if follows && !self.follows {
+            self.follows = true;
+            self.catalog = Arc::new(Follower::of(self.catalog.clone(), self.place.display().to_string()));
+        }
+        Ok(true)
+    }
+
+    /// Whether the repository follows another one; nothing if there is none.
+    fn read_record(&self) -> Result<Option<bool>> {
+        let Some(bytes) = self.objects.get(RECORD)? else { return Ok(None) };
+        let mut follows = false;
+        let mut read = || -> Result<()> {
             let mut reader = Reader::new(open_envelope(Sort::Repository, &bytes)?, "repository record");
             reader.raw(16)?;
             for _ in 0..reader.count(1)? {
                 let feature = reader.string()?;
-                if feature != FEATURE {
+                follows |= feature == FOLLOWS;
+                if feature != FEATURE && feature != FOLLOWS {
                     let text = format!("the repository uses {feature:?}, which this program does not know");
                     return Err(Error::new(Kind::Unsupported, text));
                 }
@@ -236,7 +380,7 @@ impl Repository {
             reader.finish()
         };
         read().context(|| format!("{} cannot be used", self.place.join(RECORD).display()))?;
-        Ok(true)
+        Ok(Some(follows))
     }
 
     /// Sets the memory budget for what is read and verified, in bytes.
@@ -258,7 +402,7 @@ impl Repository {
     pub(crate) fn owner(&self, lasting: bool) -> Owner {
         match self.home {
             Home::Directory(_) => Owner { boot: self.boot, ..host::owner(lasting) },
-            Home::Pool => host::owner(lasting),
+            Home::Bucket | Home::Pool(_) => host::owner(lasting),
         }
     }
 
@@ -338,7 +482,7 @@ impl Repository {
     pub fn remove_stale_temporaries(&self, really: bool) -> Result<(u64, u64)> {
         match &self.home {
             Home::Directory(dir) => dir.remove_stale_temporaries(really),
-            Home::Pool => Ok((0, 0)),
+            Home::Bucket | Home::Pool(_) => Ok((0, 0)),
         }
     }
 
@@ -346,7 +490,7 @@ impl Repository {
     pub fn strangers(&self) -> Result<Vec<String>> {
         match &self.home {
             Home::Directory(dir) => dir.strangers(),
-            Home::Pool => Ok(Vec::new()),
+            Home::Bucket | Home::Pool(_) => Ok(Vec::new()),
         }
     }
 
@@ -378,12 +522,12 @@ pub struct Reading {
     pub(crate) vault: Arc<Vault>,
 }
 
-fn new_record() -> Result<Vec<u8>> {
+fn new_record(features: &[&str]) -> Result<Vec<u8>> {
     let mut body = Writer::new();
     body.u64(random_u64()?);
     body.u64(random_u64()?);
-    body.varint(1);
-    body.string(FEATURE);
+    body.varint(features.len() as u64);
+    features.iter().for_each(|feature| body.string(feature));
     Ok(seal(Sort::Repository, &body.into_bytes()))
 }
 
@@ -400,6 +544,7 @@ fn check_is_ours(root: &Path) -> Result<()> {
         "mark",
         "named",
         "ballast",
+        "erasure",
         RECORD,
     ];
     let entries = std::fs::read_dir(root).context(|| format!("cannot list {}", root.display()))?;
@@ -417,6 +562,11 @@ fn check_is_ours(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// What tells this process's temporary objects from those of others.
+fn tag() -> Result<String> {
+    Ok(format!("{}-{}-{:016x}", sanitized(&host::name()), std::process::id(), random_u64()?))
+}
+
 fn sanitized(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).take(32).collect()
 }
@@ -427,6 +577,7 @@ pub fn parse_durability(text: &str) -> Result<Durability> {
         "staged" => Ok(Durability::Staged),
         "local" => Ok(Durability::Local),
         "replicated" => Ok(Durability::Replicated),
-        _ => Err(Error::invalid(format!("{text:?} is no durability: staged, local or replicated"))),
+        "drained" => Ok(Durability::Drained),
+        _ => Err(Error::invalid(format!("{text:?} is no durability: staged, local, replicated or drained"))),
     }
 }

@@ -195,9 +195,12 @@ impl Store for DirStore {
         if let Some(layout) = self.layout(name)? {
             return self.replace_shards(name, layout, pieces);
         }
-        let path = pack_path(name);
-        self.through_temporary(pieces, true, |temporary| self.fs.rename(temporary, &path))
-            .and_then(|()| self.fs.sync_dir(&pack_folder(name)))
+        let (folder, path) = (pack_folder(name), pack_path(name));
+        self.fs
+            .make_dir(&folder)
+            .and_then(|is_new| if is_new { self.fs.sync_dir("packs") } else { Ok(()) })
+            .and_then(|()| self.through_temporary(pieces, true, |temporary| self.fs.rename(temporary, &path)))
+            .and_then(|()| self.fs.sync_dir(&folder))
             .context(|| self.failed("cannot replace pack", &path))
     }
 

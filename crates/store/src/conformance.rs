@@ -53,6 +53,9 @@ pub fn store(store: &dyn Store) {
     ] {
         assert_eq!(kind, Kind::NotFound);
     }
+    store.replace(name(0xab << 56, 1), &[b"lost"]).expect("replace what is lost");
+    assert_eq!(store.length(name(0xab << 56, 1)).expect("it is there"), 4);
+    store.remove(&[name(0xab << 56, 1)]).expect("remove");
     store.replace(b, &[b"mended"]).expect("replace");
     let mut mended = [0; 6];
     store.read(b, 0, &mut mended).expect("read what was replaced");

@@ -5,12 +5,14 @@
 #![forbid(unsafe_code)]
 
 mod compact;
+mod drain;
 mod gc;
 mod health;
 mod live;
 mod note;
 mod prune;
 mod repair;
+mod tiered;
 mod verify;
 
 use std::sync::Arc;
@@ -19,10 +21,12 @@ use stdchk_catalog::{Catalog, Owner, State};
 use stdchk_engine::{Vault, Workers};
 use stdchk_store::{Objects, Store};
 
+pub use drain::{Drained, Drainer, Share, Target, make_durable};
 pub use gc::{GcPlan, Suspect, collect, plan_gc};
 pub use health::{Health, HurtMember, check_quick};
 pub use prune::{PrunePlan, plan_prune, prune};
 pub use repair::{Repaired, repair};
+pub use tiered::{OpenTarget, Tiered};
 pub use verify::{CheckpointReport, VerifyReport, verify};
 
 /// What upkeep works on, and on whose behalf.

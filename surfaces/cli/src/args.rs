@@ -144,6 +144,17 @@ pub enum Verb {
     Study(StudyVerb),
     /// Exit with 0 when a checkpoint is due now, and with 11 when it is not
     Due(DueArgs),
+    /// Wait until a checkpoint survives what a level says
+    Wait {
+        /// app, app@step or app@step.generation; without a step the newest.
+        checkpoint: String,
+        /// local, replicated, or drained.
+        #[arg(long = "for", value_parser = stdchk::parse_durability, value_name = "LEVEL")]
+        level: stdchk::Durability,
+        /// How long at most.
+        #[arg(long, default_value = "1h", value_parser = parse::duration, value_name = "TIME")]
+        patience: std::time::Duration,
+    },
     /// Begin a checkpoint to which several processes add; prints the session
     Begin {
         /// The application.
@@ -270,6 +281,18 @@ pub enum PoolVerb {
         /// Its identity or its address.
         benefactor: String,
     },
+    /// Say where checkpoints are drained to, show how far that is, or end it
+    Tier {
+        /// Copy committed checkpoints to this empty directory, or s3://BUCKET/PREFIX, from now on.
+        #[arg(long, value_name = "PLACE", conflicts_with_all = ["stop", "release"])]
+        drain: Option<String>,
+        /// Copy no more. What has arrived stays.
+        #[arg(long, conflicts_with = "release")]
+        stop: bool,
+        /// Make what a pool was drained to a repository of its own, when the pool is gone.
+        #[arg(long, value_name = "PLACE")]
+        release: Option<String>,
+    },
     /// Take a benefactor that is lost out of the pool, without waiting for it
     Evict {
         /// Its identity or its address.
@@ -330,7 +353,7 @@ pub struct EngineArgs {
     #[command(flatten)]
     pub how: HowArgs,
     /// staged (survives the process), local (survives a power cut), or in a pool replicated (on as many benefactors as the pool
-    /// promises), which is what local means there.
+    /// promises), which is what local means there, or drained (in the safe storage of 'pool tier').
     #[arg(long, default_value = "local", value_parser = stdchk::parse_durability, value_name = "LEVEL")]
     pub durability: stdchk::Durability,
     /// What to compare with: app@step, or none; by default the application's newest.

@@ -3,7 +3,9 @@
 
 pub mod generate;
 pub mod hostile;
+mod s3;
 mod sim_fs;
 
 pub use generate::Random;
+pub use s3::S3Server;
 pub use sim_fs::{Fault, SimFs};

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use stdchk_object::{Error, Kind, PackName, Result, SessionId};
+use stdchk_object::{CheckpointId, Error, Kind, PackName, Result, SessionId};
 
 use super::{App, Forward, History, OpenSession, State};
-use crate::op::{CheckpointEntry, Op, SessionKind};
+use crate::drain::{DrainOp, Mirror};
+use crate::op::{CheckpointEntry, Durability, Op, SessionKind};
 use crate::record::Record;
 
 impl State {
@@ -22,6 +23,7 @@ impl State {
                 self.session(*session).map(drop)
             }
             Op::Pool(op) => self.pool.check(op),
+            Op::Drain(op) => self.drain.check(op),
             Op::Condemn(packs) => self.check_condemn(packs),
             Op::Swept(packs) => self.check_swept(packs),
             Op::Open(_)
@@ -139,18 +141,7 @@ impl State {
                 self.add_checkpoint(checkpoint);
             }
             Op::End(session) | Op::Fence(session) => _ = self.sessions.remove(session),
-            Op::Drop(ids) => {
-                for id in ids {
-                    if let Some(app) = self.apps.get_mut(&id.app) {
-                        let app = Arc::make_mut(app);
-                        app.checkpoints.remove(&(id.step, id.generation));
-                        if app.checkpoints.is_empty() {
-                            app.history = History::default();
-                        }
-                    }
-                }
-                self.apps.retain(|_, app| **app != App::default());
-            }
+            Op::Drop(ids) => self.drop_checkpoints(ids),
             Op::SetPolicy(name, policy) => {
                 Arc::make_mut(self.apps.entry(name.clone()).or_default()).policy = policy.clone();
                 self.apps.retain(|_, app| **app != App::default());
@@ -179,6 +170,15 @@ impl State {
             }
             Op::Heal(packs) => packs.iter().for_each(|pack| _ = self.damaged.remove(pack)),
             Op::Pool(op) => self.pool.carry_out(op),
+            Op::Drain(op) => {
+                if let DrainOp::Mirror(mirror) = op {
+                    self.follow(mirror);
+                }
+                self.drain.carry_out(op, self.number);
+                if let DrainOp::Mirrored(_) = op {
+                    self.note_drained();
+                }
+            }
             Op::Restarted(name, restart) => {
                 // One that is not known any more has no use for it.
                 if let Some(app) = self.apps.get_mut(name) {
@@ -186,6 +186,45 @@ impl State {
                 }
             }
         }
+    }
+
+    fn drop_checkpoints(&mut self, ids: &[CheckpointId]) {
+        for id in ids {
+            self.drain.forget(id);
+            if let Some(app) = self.apps.get_mut(&id.app) {
+                let app = Arc::make_mut(app);
+                app.checkpoints.remove(&(id.step, id.generation));
+                if app.checkpoints.is_empty() {
+                    app.history = History::default();
+                }
+            }
+        }
+        self.apps.retain(|_, app| **app != App::default());
+    }
+
+    /// What has arrived survives what safe storage survives.
+    fn note_drained(&mut self) {
+        for id in self.drain.drained() {
+            let is_news = self.checkpoint(id).is_some_and(|entry| entry.durability != Durability::Drained);
+            if is_news && let Some(app) = self.apps.get_mut(&id.app) {
+                let entry = Arc::make_mut(app).checkpoints.get_mut(&(id.step, id.generation));
+                entry.into_iter().for_each(|entry| entry.durability = Durability::Drained);
+            }
+        }
+    }
+
+    /// Says of checkpoints what another catalog says.
+    fn follow(&mut self, mirror: &Mirror) {
+        self.drop_checkpoints(&mirror.dropped);
+        for entry in &mirror.added {
+            self.commits = self.commits.max(entry.sequence);
+            let app = Arc::make_mut(self.apps.entry(entry.app.clone()).or_default());
+            app.checkpoints.insert((entry.step, entry.generation), entry.clone());
+        }
+        for &(old, table) in &mirror.forwards {
+            self.forwards.insert(old, Forward { table, since: self.number });
+        }
+        mirror.unforwarded.iter().for_each(|old| _ = self.forwards.remove(old));
     }
 
     fn add_checkpoint(&mut self, checkpoint: &CheckpointEntry) {

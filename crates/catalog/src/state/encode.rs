@@ -8,6 +8,7 @@
 //! forwards:   varint count; each: pack name, locator of the table, varint record
 //! damaged:    varint count; each: pack name, varint ranges, each varint from, varint to
 //! pool:       its promise, settled epoch, changes since, members
+//! drain:      where to, what has arrived, how far the names are there; whom this catalog follows
 //! ```
 
 use stdchk_object::envelope::{Sort, open, seal};
@@ -15,6 +16,7 @@ use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{AppName, Error, Locator, PackName, Result};
 
 use super::{App, Forward, History, OpenSession, State};
+use crate::drain::Drain;
 use crate::op::{CheckpointEntry, PartEntry, SessionEntry, decode_ranges, encode_ranges};
 use crate::policy::Policy;
 use crate::pool::Pool;
@@ -57,6 +59,7 @@ impl State {
             encode_ranges(ranges, &mut out);
         }
         self.pool.encode(&mut out);
+        self.drain.encode(&mut out);
         seal(Sort::Snapshot, &out.into_bytes())
     }
 
@@ -98,6 +101,7 @@ impl State {
             state.damaged.insert(PackName::decode(r)?, decode_ranges(r)?);
         }
         state.pool = Pool::decode(r)?;
+        state.drain = Drain::decode(r)?;
         reader.finish()?;
         Ok(state)
     }

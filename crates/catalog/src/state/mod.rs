@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use stdchk_object::{AppName, CheckpointId, Locator, PackName, SessionId};
 
+use crate::drain::Drain;
 use crate::op::{CheckpointEntry, ChunkRange, Op, PartEntry, SessionEntry, SessionKind};
 use crate::policy::Policy;
 use crate::pool::Pool;
@@ -72,6 +73,7 @@ pub struct State {
     pub(crate) forwards: BTreeMap<PackName, Forward>,
     pub(crate) damaged: BTreeMap<PackName, Vec<ChunkRange>>,
     pub(crate) pool: Pool,
+    pub(crate) drain: Drain,
 }
 
 impl State {
@@ -123,6 +125,11 @@ impl State {
     /// Who lends memory and disk, where that is how things are kept.
     pub fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// Where checkpoints are drained to, and how far that is.
+    pub fn drain(&self) -> &Drain {
+        &self.drain
     }
 
     /// Which of `packs` a commit must list as revived, because they were condemned or forwarded meanwhile.

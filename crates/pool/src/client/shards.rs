@@ -64,7 +64,7 @@ impl PoolStore {
                 return Ok(done);
             }
             let changed = self.refresh().unwrap_or(false);
-            let is_moving = self.view().epochs.len() > 1;
+            let is_moving = self.view().is_moving();
             if !changed && is_second && (!is_moving || begun.elapsed() > MOVING) {
                 return Err(match failure.kind() {
                     Kind::NotFound => {

@@ -55,6 +55,17 @@ impl PoolStore {
         self.view.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// Who should have a pack first.
+    pub fn first_owner(&self, name: PackName) -> Option<u64> {
+        self.view().takers(name, |_| true).first().copied()
+    }
+
+    /// The member to whom something falls that has a number: the same for all who know the same epoch.
+    pub fn member_for(&self, key: u64) -> Option<u64> {
+        let view = self.view();
+        view.current().owners(key, 1).first().map(|&at| view.current().members[at].id)
+    }
+
     /// What is known of the pool.
     pub fn view(&self) -> Arc<View> {
         self.locked().clone()
@@ -136,7 +147,7 @@ impl PoolStore {
                 Err(missing) => missing,
             };
             let changed = self.refresh().unwrap_or(false);
-            let is_moving = self.view().epochs.len() > 1;
+            let is_moving = self.view().is_moving();
             if changed {
                 continue;
             }

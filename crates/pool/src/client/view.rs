@@ -65,6 +65,12 @@ impl View {
         &self.epochs[0]
     }
 
+    /// Whether something may be given from one to another at this moment: what is not found may be found just after. Those who do not
+    /// answer give nothing.
+    pub fn is_moving(&self) -> bool {
+        self.epochs.len() > 1 && self.peers.values().any(|peer| !peer.is_suspected())
+    }
+
     /// The way to a member of any epoch.
     pub fn peer(&self, id: u64) -> &Arc<Peer> {
         &self.peers[&id]

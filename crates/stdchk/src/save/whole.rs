@@ -2,9 +2,9 @@
 
 use std::io::Read;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use stdchk_catalog::{CheckpointEntry, Op, Saving, SessionKind};
+use stdchk_catalog::{CheckpointEntry, Durability, Op, Saving, SessionKind};
 use stdchk_engine::{FinishedPart, PartWriter, Session};
 use stdchk_object::manifest::Manifest;
 use stdchk_object::{AppName, CheckpointId, Error, Result};
@@ -13,11 +13,16 @@ use super::{SaveOptions, Saved, add_paths, saved};
 use crate::host;
 use crate::repository::Repository;
 
+/// How long a save waits that is to be drained; the checkpoint is there before.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(24 * 3600);
+
 /// A checkpoint that is being saved by this process. Dropped without a commit, it leaves nothing.
 pub struct Save<'a> {
     repository: &'a Repository,
     session: Session,
     options: SaveOptions,
+    /// What it is to survive when the commit returns.
+    level: Durability,
     app: AppName,
     step: u64,
     parent: Option<CheckpointEntry>,
@@ -29,13 +34,14 @@ impl Repository {
     /// Begins to save a checkpoint.
     pub fn save(&self, app: &AppName, step: u64, options: SaveOptions) -> Result<Save<'_>> {
         let begun = Instant::now();
-        let options = SaveOptions { durability: self.level(options.durability)?, ..options };
+        let level = options.durability;
+        let options = SaveOptions { durability: self.level(level)?, ..options };
         options.engine(&Saving::default(), 0.0).check()?;
         let kind = SessionKind::Writer { app: app.clone(), step, parts: None };
         let session = Session::open(self.catalog.clone(), kind, &self.owner(false))?;
         let parent = self.choose_parent(session.state(), app, &options.parent)?;
         let part = self.part_writer(session.id(), session.state(), app, &options, parent.as_ref())?;
-        Ok(Save { repository: self, session, options, app: app.clone(), step, parent, part, begun })
+        Ok(Save { repository: self, session, options, level, app: app.clone(), step, parent, part, begun })
     }
 }
 
@@ -67,7 +73,7 @@ impl Save<'_> {
 
     /// Makes the checkpoint exist, at once and whole.
     pub fn commit(self) -> Result<Saved> {
-        let Save { repository, session, options, app, step, parent, part, begun } = self;
+        let Save { repository, session, options, level, app, step, parent, part, begun } = self;
         if part.member_count() == 0 {
             part.abandon();
             return Err(Error::invalid("there is nothing to save"));
@@ -105,6 +111,11 @@ impl Save<'_> {
             Ok(vec![Op::Commit(id, Box::new(entry.clone()), state.to_revive(names))])
         })?;
         repository.list_in_index(listed, options.durability);
-        saved(&committed, &entry)
+        let mut saved = saved(&committed, &entry)?;
+        if level == Durability::Drained {
+            repository.wait_for(&saved.id, level, DRAIN_PATIENCE)?;
+            saved.entry.durability = level;
+        }
+        Ok(saved)
     }
 }

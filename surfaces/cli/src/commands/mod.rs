@@ -47,6 +47,9 @@ pub fn run(cli: &Cli, out: &Out) -> Result<u8> {
         Verb::Due(args) => plan::due(cli, out, args),
         Verb::Study(StudyVerb::Similarity(args)) => study::similarity(cli, out, args),
         Verb::Study(StudyVerb::Compression(args)) => study::compression(cli, out, args),
+        Verb::Wait { checkpoint, level, patience } => {
+            sessions::wait(&open(cli)?, out, checkpoint, *level, *patience)
+        }
         Verb::Begin { app, step, parts, lease } => sessions::begin(cli, out, app, *step, *parts, *lease),
         Verb::Add { session, paths, rank, replace, stdin_name, engine } => {
             sessions::add(cli, out, session, paths, (*rank, *replace), stdin_name, engine)

@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use stdchk::pool::{self, Class, Key, Lender, LenderOptions, Manager, ManagerOptions, MemberStatus, Status};
-use stdchk::{Error, Kind, Result};
+use stdchk::{Error, Kind, Result, tier};
 
 use crate::args::{Cli, PoolVerb};
-use crate::output::{Out, size, table};
+use crate::output::{Out, count, size, table};
 
 pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
     match verb {
@@ -52,6 +52,22 @@ pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
                 || json!({ "benefactor": format!("{id:016x}") }),
                 || format!("benefactor {id:016x} {does}"),
             );
+        }
+        PoolVerb::Tier { drain: Some(place), .. } => {
+            tier::drain(manager(cli)?, key(cli)?, place)?;
+            out.did(|| json!({ "drain": place }), || format!("checkpoints are drained to {place}"));
+        }
+        PoolVerb::Tier { stop: true, .. } => {
+            tier::stop(manager(cli)?, key(cli)?)?;
+            out.did(|| json!({ "drain": null }), || "checkpoints are drained no more".to_owned());
+        }
+        PoolVerb::Tier { release: Some(place), .. } => {
+            tier::release(place)?;
+            out.did(|| json!({ "released": place }), || format!("{place} is a repository of its own"));
+        }
+        PoolVerb::Tier { .. } => {
+            let status = pool::status(manager(cli)?, key(cli)?)?;
+            out.either(|| drain_json(&status), || drain_text(&status));
         }
         PoolVerb::Wait { patience } => {
             pool::wait_settled(manager(cli)?, key(cli)?, *patience)?;
@@ -208,8 +224,22 @@ fn status_json(status: &Status) -> Value {
     let mut all = class_json(&status.class);
     all["epoch"] = status.epoch.into();
     all["settled"] = status.settled.into();
+    all["drain"] = drain_json(status)["drain"].clone();
     all["members"] = status.members.iter().map(member).collect();
     all
+}
+
+fn drain_json(status: &Status) -> Value {
+    let drain = status.drain.as_ref();
+    let said = drain.map(|(to, done, all)| json!({ "to": to, "drained": done, "checkpoints": all }));
+    json!({ "drain": said })
+}
+
+fn drain_text(status: &Status) -> String {
+    match &status.drain {
+        Some((to, done, all)) => format!("{done} of {} drained to {to}", count(*all as u64, "checkpoint")),
+        None => "not drained".to_owned(),
+    }
 }
 
 fn status_text(status: &Status) -> String {
@@ -243,5 +273,5 @@ fn status_text(status: &Status) -> String {
         status.epoch
     );
     let columns = ["BENEFACTOR", "LISTENS AT", "DOMAIN", "LENDS", "SIZE", "USED", "PACKS", "TO DO", "STATE"];
-    format!("{head}\n{}", table(&columns, &rows))
+    format!("{head}; {}\n{}", drain_text(status), table(&columns, &rows))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use stdchk::{AppName, Repository, Result, SaveOptions, SessionId, SessionKind};
+use stdchk::{AppName, Durability, Repository, Result, SaveOptions, SessionId, SessionKind, Spec};
 
 use super::save::{is_stdin, options, report};
 use super::{open, open_or_create};
@@ -109,5 +109,22 @@ pub fn list(repository: &Repository, out: &Out) -> Result<u8> {
     } else if !out.json {
         out.line(&table(&["SESSION", "WHAT", "BEGUN", "HOST", "PID", "PARTS"], &rows));
     }
+    Ok(0)
+}
+
+pub fn wait(
+    repository: &Repository,
+    out: &Out,
+    checkpoint: &str,
+    level: Durability,
+    patience: Duration,
+) -> Result<u8> {
+    let state = repository.state()?;
+    let id = Spec::parse(checkpoint)?.find(&state)?[0].id();
+    repository.wait_for(&id, level, patience)?;
+    out.did(
+        || json!({ "checkpoint": id.to_string(), "durability": level.as_str() }),
+        || format!("{id} is {}", level.as_str()),
+    );
     Ok(0)
 }

@@ -1,0 +1,242 @@
+//! Where checkpoints are drained to, which of them have arrived, and what a catalog is that follows another one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stdchk_object::wire::{Reader, Writer};
+use stdchk_object::{CheckpointId, Error, Kind, Locator, PackName, Result};
+
+use crate::op::{CheckpointEntry, Durability, decode_id, decode_packs, decode_tables};
+use crate::op::{encode_id, encode_packs, encode_tables};
+use crate::state::State;
+
+/// What can happen to a drain.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum DrainOp {
+    /// Checkpoints are drained to this place from now on.
+    To(String),
+    /// They are drained no more.
+    Stop,
+    /// All packs of these checkpoints are there, and synced.
+    Copied(Vec<CheckpointId>),
+    /// The names that are kept there are those of this catalog up to this record.
+    Mirrored(u64),
+    /// In the catalog there: it is made like the other one.
+    Mirror(Box<Mirror>),
+    /// In the catalog there: it follows nobody any more.
+    Release,
+}
+
+/// What makes one catalog say of drained checkpoints what another one says.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Mirror {
+    /// The identity of the other one, and the record up to which it is followed.
+    pub source: (u64, u64),
+    /// Checkpoints that are there no more.
+    pub dropped: Vec<CheckpointId>,
+    /// Those that are new, as they are there but for what they survive.
+    pub added: Vec<CheckpointEntry>,
+    /// Packs that were compacted, and where their tables lie.
+    pub forwards: Vec<(PackName, Locator)>,
+    /// Forwards that are needed no more.
+    pub unforwarded: Vec<PackName>,
+}
+
+/// What is known of a drain: where to, and how far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Drain {
+    to: Option<String>,
+    /// Those whose packs have arrived, and the record that says so.
+    copied: BTreeMap<CheckpointId, u64>,
+    mirrored: u64,
+    /// Whom this catalog follows, where it does, and how far.
+    source: Option<(u64, u64)>,
+}
+
+impl Drain {
+    /// Where checkpoints are drained to.
+    pub fn to(&self) -> Option<&str> {
+        self.to.as_deref()
+    }
+
+    /// Whether all packs of a checkpoint have arrived.
+    pub fn is_copied(&self, id: &CheckpointId) -> bool {
+        self.copied.contains_key(id)
+    }
+
+    /// Whether a checkpoint can be restored from where it was drained to alone: its packs are there, and its name.
+    pub fn is_drained(&self, id: &CheckpointId) -> bool {
+        self.copied.get(id).is_some_and(|&number| number <= self.mirrored)
+    }
+
+    /// The checkpoints that are drained.
+    pub fn drained(&self) -> impl Iterator<Item = &CheckpointId> {
+        self.copied.iter().filter(|&(_, &number)| number <= self.mirrored).map(|(id, _)| id)
+    }
+
+    /// Whom this catalog follows, and up to which record.
+    pub fn source(&self) -> Option<(u64, u64)> {
+        self.source
+    }
+
+    pub(crate) fn forget(&mut self, id: &CheckpointId) {
+        self.copied.remove(id);
+    }
+
+    pub(crate) fn check(&self, op: &DrainOp) -> Result<()> {
+        match op {
+            DrainOp::To(place) if place.is_empty() => Err(Error::invalid("a drain leads somewhere")),
+            DrainOp::Copied(_) if self.to.is_none() => {
+                Err(Error::new(Kind::Conflict, "nothing is drained any more"))
+            }
+            DrainOp::Mirror(mirror) => match self.source {
+                Some((id, _)) if id != mirror.source.0 => {
+                    Err(Error::new(Kind::Conflict, "another pool drains to there"))
+                }
+                Some((_, number)) if number >= mirror.source.1 => {
+                    Err(Error::new(Kind::Conflict, "what is there is newer"))
+                }
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Carries out what concerns only the drain; `number` is the record's.
+    pub(crate) fn carry_out(&mut self, op: &DrainOp, number: u64) {
+        match op {
+            DrainOp::To(place) => {
+                if self.to.as_ref() != Some(place) {
+                    *self = Drain { to: Some(place.clone()), source: self.source, ..Drain::default() };
+                }
+            }
+            DrainOp::Stop => *self = Drain { source: self.source, ..Drain::default() },
+            DrainOp::Copied(ids) => {
+                ids.iter().for_each(|id| _ = self.copied.entry(id.clone()).or_insert(number));
+            }
+            DrainOp::Mirrored(number) => self.mirrored = self.mirrored.max(*number),
+            DrainOp::Mirror(mirror) => self.source = Some(mirror.source),
+            DrainOp::Release => self.source = None,
+        }
+    }
+
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        out.string(self.to.as_deref().unwrap_or_default());
+        out.varint(self.copied.len() as u64);
+        for (id, number) in &self.copied {
+            encode_id(id, out);
+            out.varint(*number);
+        }
+        out.varint(self.mirrored);
+        out.u8(u8::from(self.source.is_some()));
+        if let Some((id, number)) = self.source {
+            out.u64(id);
+            out.varint(number);
+        }
+    }
+
+    pub(crate) fn decode(r: &mut Reader) -> Result<Drain> {
+        let to = Some(r.string()?.to_owned()).filter(|to| !to.is_empty());
+        let copied = (0..r.count(5)?).map(|_| Ok((decode_id(r)?, r.varint()?))).collect::<Result<_>>()?;
+        let mirrored = r.varint()?;
+        let source = match r.u8()? {
+            0 => None,
+            1 => Some((r.u64()?, r.varint()?)),
+            _ => return Err(r.corrupt("neither a source nor none")),
+        };
+        Ok(Drain { to, copied, mirrored, source })
+    }
+}
+
+impl State {
+    /// What would make `there` say of drained checkpoints what this state says; nothing where it says so already, or follows a newer state.
+    /// `id` tells this catalog from others; `is_there` says whether all is there that a forward leads to.
+    pub fn mirror_to(
+        &self,
+        there: &State,
+        id: u64,
+        mut is_there: impl FnMut(PackName, &Locator) -> bool,
+    ) -> Option<Mirror> {
+        if there.drain.source.is_some_and(|(_, number)| number >= self.number) {
+            return None;
+        }
+        let known: BTreeSet<CheckpointId> = there.checkpoints().map(CheckpointEntry::id).collect();
+        let dropped = known.iter().filter(|id| !self.drain.is_copied(id) || self.checkpoint(id).is_none());
+        let added = self.drain.copied.keys().filter(|id| !known.contains(id));
+        let added = added.filter_map(|id| self.checkpoint(id));
+        let added = added.map(|entry| CheckpointEntry { durability: Durability::Drained, ..entry.clone() });
+        let is_known = |name, table| there.forwards.get(name).is_some_and(|known| known.table == table);
+        let new = self.forwards.iter().filter(|(name, forward)| !is_known(name, forward.table));
+        let new = new.filter(|(name, forward)| is_there(**name, &forward.table));
+        let old = there.forwards.keys().filter(|name| !self.forwards.contains_key(name));
+        Some(Mirror {
+            source: (id, self.number),
+            dropped: dropped.cloned().collect(),
+            added: added.collect(),
+            forwards: new.map(|(name, forward)| (*name, forward.table)).collect(),
+            unforwarded: old.copied().collect(),
+        })
+    }
+}
+
+impl Mirror {
+    /// Whether it changes nothing but how far the other one is followed.
+    pub fn is_idle(&self) -> bool {
+        self.dropped.is_empty()
+            && self.added.is_empty()
+            && self.forwards.is_empty()
+            && self.unforwarded.is_empty()
+    }
+}
+
+impl DrainOp {
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        match self {
+            DrainOp::To(place) => {
+                out.u8(1);
+                out.string(place);
+            }
+            DrainOp::Stop => out.u8(2),
+            DrainOp::Copied(ids) => {
+                out.u8(3);
+                out.varint(ids.len() as u64);
+                ids.iter().for_each(|id| encode_id(id, out));
+            }
+            DrainOp::Mirrored(number) => {
+                out.u8(4);
+                out.varint(*number);
+            }
+            DrainOp::Mirror(mirror) => {
+                out.u8(5);
+                out.u64(mirror.source.0);
+                out.varint(mirror.source.1);
+                out.varint(mirror.dropped.len() as u64);
+                mirror.dropped.iter().for_each(|id| encode_id(id, out));
+                out.varint(mirror.added.len() as u64);
+                mirror.added.iter().for_each(|entry| entry.encode(out));
+                encode_tables(&mirror.forwards, out);
+                encode_packs(&mirror.unforwarded, out);
+            }
+            DrainOp::Release => out.u8(6),
+        }
+    }
+
+    pub(crate) fn decode(r: &mut Reader) -> Result<DrainOp> {
+        Ok(match r.u8()? {
+            1 => DrainOp::To(r.string()?.to_owned()),
+            2 => DrainOp::Stop,
+            3 => DrainOp::Copied((0..r.count(4)?).map(|_| decode_id(r)).collect::<Result<_>>()?),
+            4 => DrainOp::Mirrored(r.varint()?),
+            5 => DrainOp::Mirror(Box::new(Mirror {
+                source: (r.u64()?, r.varint()?),
+                dropped: (0..r.count(4)?).map(|_| decode_id(r)).collect::<Result<_>>()?,
+                added: (0..r.count(Locator::BYTES_MIN)?)
+                    .map(|_| CheckpointEntry::decode(r))
+                    .collect::<Result<_>>()?,
+                forwards: decode_tables(r)?,
+                unforwarded: decode_packs(r)?,
+            })),
+            6 => DrainOp::Release,
+            _ => return Err(r.corrupt("an unknown change of a drain")),
+        })
+    }
+}

@@ -1,0 +1,198 @@
+//! Pools of real processes, for tests.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+/// A process that is ended with the test.
+pub struct Process {
+    pub child: Child,
+    /// What it said first.
+    pub said: String,
+}
+
+impl Process {
+    pub fn start(mut command: Command) -> Process {
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary starts");
+        let mut said = String::new();
+        let stdout = child.stdout.take().expect("piped");
+        BufReader::new(stdout).read_line(&mut said).expect("it says where it listens");
+        assert!(said.contains("\"listen\""), "it ended at once: {said}");
+        Process { child, said }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> String {
+        self.said
+            .split("\"listen\":\"")
+            .nth(1)
+            .expect("an address")
+            .split('"')
+            .next()
+            .expect("its end")
+            .to_owned()
+    }
+
+    /// Waits until it ends by itself.
+    pub fn output(mut self) -> Output {
+        use std::io::Read;
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        self.child.stdout.take().expect("piped").read_to_end(&mut stdout).expect("its words");
+        self.child.stderr.take().expect("piped").read_to_end(&mut stderr).expect("its errors");
+        Output { status: self.child.wait().expect("it ends"), stdout, stderr }
+    }
+
+    pub fn kill(mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+    }
+
+    /// Ends it as a batch system does; whether it says that all went well.
+    pub fn end(mut self) -> bool {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
+        self.child.wait().expect("it ends").success()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub struct Pool {
+    pub dir: tempfile::TempDir,
+    /// What it promises.
+    class: &'static [&'static str],
+    pub manager: Option<Process>,
+    pub address: String,
+    /// What its processes find in their environment besides.
+    pub environment: Vec<(&'static str, String)>,
+}
+
+impl Pool {
+    pub fn start(class: &'static [&'static str]) -> Pool {
+        Pool::start_in(class, Vec::new())
+    }
+
+    pub fn start_in(class: &'static [&'static str], environment: Vec<(&'static str, String)>) -> Pool {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut pool = Pool { dir, class, manager: None, address: "127.0.0.1:0".to_owned(), environment };
+        assert!(pool.run(&["pool", "key", pool.path("key").to_str().expect("text")]).status.success());
+        pool.manage();
+        pool
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stdchk"));
+        command
+            .env("STDCHK_STORE", format!("pool://{}", self.address))
+            .env("STDCHK_POOL_KEY", self.path("key"));
+        command.env_remove("STDCHK_LOG");
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.command().args(args).output().expect("the binary starts")
+    }
+
+    pub fn succeed(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{args:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+        text
+    }
+
+    /// Starts the manager, or starts it again.
+    pub fn manage(&mut self) {
+        let mut command = self.command();
+        command.args(["pool", "start", "--json", "--listen", &self.address, "--patience", "4s"]);
+        command.args(self.class).arg("--state").arg(self.path("state"));
+        let manager = Process::start(command);
+        self.address = manager.address();
+        self.manager = Some(manager);
+    }
+
+    pub fn join(&self, domain: usize, lend: &[&str]) -> Process {
+        let mut command = self.command();
+        command
+            .args(["pool", "join", &self.address, "--json", "--domain", &format!("host={domain}")])
+            .args(lend);
+        Process::start(command)
+    }
+
+    pub fn lenders(&self, count: usize) -> Vec<Process> {
+        (0..count).map(|domain| self.join(domain, &["--memory", "512MiB"])).collect()
+    }
+
+    pub fn settle(&self) {
+        self.succeed(&["pool", "wait", "--patience", "60s"]);
+    }
+
+    pub fn save(&self, step: u64) -> Process {
+        std::fs::write(self.path("state.bin"), state(step)).expect("a file");
+        let mut command = self.command();
+        command.args(["save", "melt", "--json", "--step", &step.to_string()]).arg(self.path("state.bin"));
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+        Process { child, said: String::new() }
+    }
+
+    pub fn restore(&self, step: u64) -> Process {
+        let mut command = self.command();
+        command.args(["restore", &format!("melt@{step}"), "--overwrite", "--to"]).arg(self.path("restored"));
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+        Process { child, said: String::new() }
+    }
+
+    /// Every checkpoint that is listed reads back as it was.
+    pub fn check_all(&self) -> Vec<u64> {
+        let listed = self.run(&["list", "melt", "--json"]);
+        if exit_code(&listed) == 4 {
+            // Nothing was ever committed.
+            return Vec::new();
+        }
+        assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+        let listed = String::from_utf8(listed.stdout).expect("text");
+        let step = |line: &str| -> u64 {
+            let rest = line.split("\"step\":").nth(1).expect("a step");
+            rest.split(',').next().expect("a value").parse().expect("a number")
+        };
+        let steps: Vec<u64> = listed.lines().map(step).collect();
+        for step in &steps {
+            let output = self.run(&["cat", &format!("melt@{step}:state.bin")]);
+            assert!(output.status.success(), "{step}: {}", String::from_utf8_lossy(&output.stderr));
+            assert!(output.stdout == state(*step), "{step}: wrong bytes");
+        }
+        steps
+    }
+}
+
+/// 24 MiB of which a fifth differs from step to step.
+pub fn state(step: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(24 << 20);
+    for page in 0..(24u64 << 8) {
+        let version = if (page * 7 + step).is_multiple_of(5) { step } else { 0 };
+        let mut x = (page << 20) ^ (version << 3) ^ 0x9e37_79b9_7f4a_7c15;
+        for _ in 0..512 {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            bytes.extend_from_slice(&x.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+pub fn exit_code(output: &Output) -> i32 {
+    output.status.code().expect("an exit code")
+}
