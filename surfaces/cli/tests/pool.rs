@@ -4,7 +4,6 @@ mod pools;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pools::{Pool, Process, exit_code, state};

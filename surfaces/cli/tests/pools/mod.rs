@@ -4,7 +4,6 @@
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
 /// A process that is ended with the test.
 pub struct Process {
