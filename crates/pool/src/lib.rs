@@ -14,6 +14,6 @@ mod shelf;
 mod wire;
 
 pub use client::{Peer, PoolCatalog, PoolObjects, PoolStore};
-pub use server::{Benefactor, Lend, ManagerService, Server, Service};
+pub use server::{Benefactor, Lend, ManagerService, Server, Service, Traffic};
 pub use shelf::{Bulk, LentDisk, LentMemory, Shelf, Source, Usage};
-pub use wire::{Key, Report};
+pub use wire::{Key, Report, question_word};

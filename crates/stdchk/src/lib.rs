@@ -54,6 +54,7 @@ mod checkpoint;
 mod explain;
 mod files;
 mod host;
+mod metrics;
 mod naming;
 pub mod pool;
 mod repository;

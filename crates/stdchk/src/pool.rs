@@ -21,6 +21,7 @@ pub use stdchk_catalog::{Class, Medium};
 pub use stdchk_pool::Key;
 
 use crate::host;
+use crate::metrics::{Metrics, Page};
 use crate::tier::{self, DrainThread};
 
 /// How a pool's address begins.
@@ -64,6 +65,8 @@ pub struct ManagerOptions {
     pub class: Class,
     /// How long nothing may be heard of a benefactor before it counts as lost.
     pub patience: Duration,
+    /// Where to answer those who ask for metrics, if anywhere: a host and a port.
+    pub metrics: Option<String>,
 }
 
 /// Keeps the names of a pool, until it is dropped.
@@ -72,6 +75,7 @@ pub struct Manager {
     class: Class,
     is_ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    metrics: Option<Metrics>,
     _server: Server,
     _lock: File,
 }
@@ -93,9 +97,19 @@ impl Manager {
             Some(_) => Ok(Vec::new()),
         })?;
         let class = founded.pool().class().unwrap_or(options.class);
-        let service = Arc::new(ManagerService::new(catalog, Arc::new(objects), options.patience));
+        let service = Arc::new(ManagerService::new(catalog.clone(), Arc::new(objects), options.patience));
         let (listener, address) = Server::bind(&options.listen)?;
         let server = Server::serve(listener, key, service.clone())?;
+        let traffic = server.traffic();
+        let page = move || {
+            let mut page = Page::default();
+            if let Ok(state) = catalog.state() {
+                page.pool(&state);
+            }
+            page.traffic(&traffic);
+            page
+        };
+        let metrics = options.metrics.as_deref().map(|at| Metrics::serve(at, page)).transpose()?;
         let is_ending = Arc::new(AtomicBool::new(false));
         let (ending, look) = (is_ending.clone(), LOOK_EVERY.min(options.patience));
         let watch = move || {
@@ -115,12 +129,17 @@ impl Manager {
         };
         let thread = std::thread::Builder::new().name("stdchk-manage".into()).spawn(watch);
         let thread = Some(thread.context(|| "cannot watch the benefactors".to_owned())?);
-        Ok(Manager { address, class, is_ending, thread, _server: server, _lock: lock })
+        Ok(Manager { address, class, is_ending, thread, metrics, _server: server, _lock: lock })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it answers those who ask for metrics.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(Metrics::address)
     }
 
     /// What the pool promises.
@@ -165,6 +184,8 @@ pub struct LenderOptions {
     pub listen: Option<String>,
     /// What fails together with it; by default this machine.
     pub domain: Option<String>,
+    /// Where to answer those who ask for metrics, if anywhere: a host and a port.
+    pub metrics: Option<String>,
 }
 
 /// Lends, until it is dropped.
@@ -172,6 +193,7 @@ pub struct Lender {
     benefactor: Benefactor,
     id: u64,
     address: String,
+    metrics: Option<Metrics>,
     _drain: DrainThread,
     _lock: Option<File>,
 }
@@ -216,7 +238,16 @@ impl Lender {
         let lend = Lend { shelf, member, catalog, manager, key: key.clone() };
         let benefactor = Benefactor::join(lend, listener)?;
         let drain = DrainThread::start(&options.manager, key, id)?;
-        Ok(Lender { benefactor, id, address, _drain: drain, _lock: lock })
+        let (report, traffic, drained) = (benefactor.reporter(), benefactor.traffic(), drain.tally());
+        let page = move || {
+            let mut page = Page::default();
+            page.benefactor(&report());
+            page.drained(&drained);
+            page.traffic(&traffic);
+            page
+        };
+        let metrics = options.metrics.as_deref().map(|at| Metrics::serve(at, page)).transpose()?;
+        Ok(Lender { benefactor, id, address, metrics, _drain: drain, _lock: lock })
     }
 
     /// Its identity.
@@ -227,6 +258,11 @@ impl Lender {
     /// Where it listens.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Where it answers those who ask for metrics.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(Metrics::address)
     }
 
     /// Whether the pool has put it out, and it has given away what it could.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -110,20 +110,36 @@ pub fn progress(state: &State) -> Option<(String, usize, usize)> {
     Some((drain.to()?.to_owned(), arrived, state.checkpoints().count()))
 }
 
+/// What a benefactor has copied: packs and bytes.
+#[derive(Default)]
+pub(crate) struct DrainTally(AtomicU64, AtomicU64);
+
+impl DrainTally {
+    pub(crate) fn get(&self) -> (u64, u64) {
+        (self.0.load(Ordering::Relaxed), self.1.load(Ordering::Relaxed))
+    }
+}
+
 /// Does a benefactor's share of the draining, until it is dropped.
 pub(crate) struct DrainThread {
     is_ending: Arc<AtomicBool>,
+    tally: Arc<DrainTally>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl DrainThread {
+    pub(crate) fn tally(&self) -> Arc<DrainTally> {
+        self.tally.clone()
+    }
+
     pub(crate) fn start(manager: &str, key: Key, id: u64) -> Result<DrainThread> {
         let is_ending = Arc::new(AtomicBool::new(false));
-        let (url, ending) = (format!("{SCHEME}{manager}"), is_ending.clone());
+        let tally = Arc::new(DrainTally::default());
+        let (url, ending, counts) = (format!("{SCHEME}{manager}"), is_ending.clone(), tally.clone());
         let work = move || {
             while !ending.load(Ordering::Relaxed) {
                 let worked = Repository::open_pool(&url, key.clone())
-                    .and_then(|repository| drain_pool(&repository, id, &ending));
+                    .and_then(|repository| drain_pool(&repository, id, &ending, &counts));
                 if let Err(error) = worked {
                     tracing::warn!("nothing is drained at the moment: {error}");
                     sleep(REST, &ending);
@@ -132,7 +148,7 @@ impl DrainThread {
         };
         let thread = std::thread::Builder::new().name("stdchk-drain".into()).spawn(work);
         let thread = Some(thread.context(|| "cannot drain".to_owned())?);
-        Ok(DrainThread { is_ending, thread })
+        Ok(DrainThread { is_ending, tally, thread })
     }
 }
 
@@ -153,7 +169,7 @@ fn sleep(time: Duration, is_ending: &AtomicBool) {
 }
 
 /// Drains as one of the benefactors: packs of which it is the first owner, and checkpoints that fall to it.
-fn drain_pool(repository: &Repository, id: u64, is_ending: &AtomicBool) -> Result<()> {
+fn drain_pool(repository: &Repository, id: u64, is_ending: &AtomicBool, tally: &DrainTally) -> Result<()> {
     let Some(packs) = repository.pool_store() else { return Ok(()) };
     let mut ground = repository.ground();
     ground.memory = MEMORY;
@@ -170,6 +186,8 @@ fn drain_pool(repository: &Repository, id: u64, is_ending: &AtomicBool) -> Resul
                     tidies: packs.member_for(0) == Some(id),
                 };
                 let done = drainer.round(&ground, &share, is_ending)?;
+                tally.0.fetch_add(done.packs, Ordering::Relaxed);
+                tally.1.fetch_add(done.bytes, Ordering::Relaxed);
                 if done.failed > 0 {
                     sleep(REST, is_ending);
                 }

@@ -248,6 +248,9 @@ pub enum PoolVerb {
         /// How long nothing may be heard of a benefactor before it counts as lost.
         #[arg(long, default_value = "30s", value_parser = parse::duration, value_name = "TIME")]
         patience: std::time::Duration,
+        /// Answer those who ask for metrics here: GET /metrics, in the text form of Prometheus.
+        #[arg(long, value_name = "HOST:PORT")]
+        metrics: Option<String>,
     },
     /// Lend memory (--memory SIZE) or a folder (--disk DIR --size SIZE), until it is ended by a signal
     Join {
@@ -269,6 +272,9 @@ pub enum PoolVerb {
         /// How long it may take to give everything away when it is ended.
         #[arg(long, default_value = "30s", value_parser = parse::duration, value_name = "TIME")]
         grace: std::time::Duration,
+        /// Answer those who ask for metrics here: GET /metrics, in the text form of Prometheus.
+        #[arg(long, value_name = "HOST:PORT")]
+        metrics: Option<String>,
     },
     /// Show the benefactors of the pool, what they hold, and what is still to be done
     Status {

@@ -187,3 +187,17 @@ fn whoever_has_no_key_is_told_so() {
         .arg(&other);
     assert_eq!(exit_code(&local.output().expect("the binary starts")), 6, "a directory keeps one copy");
 }
+
+#[test]
+fn processes_say_how_they_are() {
+    let mut pool = Pool::start(&["--metrics", "127.0.0.1:0"]);
+    let lender = pool.join(0, &["--memory", "512MiB", "--metrics", "127.0.0.1:0"]);
+    assert!(pool.save(1).output().status.success());
+    let manager = pool.manager.take().expect("a manager");
+    assert_eq!((manager.metric("stdchk_checkpoints"), manager.metric("stdchk_members")), (1, 1));
+    assert!(manager.metric("stdchk_questions_total{question=\"append\"}") >= 2);
+    assert_eq!(lender.metric("stdchk_lent_bytes"), 512 << 20);
+    assert!(lender.metric("stdchk_received_bytes_total") > 24 << 20);
+    assert!(lender.metric("stdchk_used_bytes") >= lender.metric("stdchk_received_bytes_total"));
+    assert!(lender.metric("stdchk_questions_total{question=\"put\"}") > 0);
+}

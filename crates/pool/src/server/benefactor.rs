@@ -13,6 +13,7 @@ use stdchk_object::{Error, Item, Kind, PackName, Result};
 
 use super::keeper::Keeper;
 use super::serve::{Incoming, Refusal, Reply, Server, Service};
+use super::traffic::Traffic;
 use crate::client::Peer;
 use crate::shelf::Shelf;
 use crate::wire::{Key, Question, Report};
@@ -72,6 +73,17 @@ impl Benefactor {
     /// How it is.
     pub fn report(&self) -> Report {
         self.keeper.report()
+    }
+
+    /// Says how it is, also elsewhere.
+    pub fn reporter(&self) -> impl Fn() -> Report + Send + use<> {
+        let keeper = self.keeper.clone();
+        move || keeper.report()
+    }
+
+    /// What went through it.
+    pub fn traffic(&self) -> Arc<Traffic> {
+        self.server.as_ref().map(Server::traffic).unwrap_or_default()
     }
 
     /// Whether the pool has put it out: then it lends for nobody.

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use stdchk_object::wire::Writer;
 use stdchk_object::{Error, Kind, Result};
 
+use super::traffic::Traffic;
 use crate::shelf::{Bulk, Source};
 use crate::wire::{ANSWER, Channel, Key, Question, REFUSAL, STALE, TcpLink, encode_refusal, listen};
 
@@ -113,6 +114,7 @@ impl Source for Incoming<'_> {
 pub struct Server {
     address: SocketAddr,
     is_ending: Arc<AtomicBool>,
+    traffic: Arc<Traffic>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -129,15 +131,22 @@ impl Server {
         let address = listener.local_addr().map_err(cannot)?;
         let is_ending = Arc::new(AtomicBool::new(false));
         let ending = is_ending.clone();
-        let accept = move || accept_all(&listener, &key, &service, &ending);
+        let traffic = Arc::new(Traffic::default());
+        let counts = traffic.clone();
+        let accept = move || accept_all(&listener, &key, &service, &ending, &counts);
         let thread =
             std::thread::Builder::new().name("stdchk-accept".into()).spawn(accept).map_err(cannot)?;
-        Ok(Server { address, is_ending, thread: Some(thread) })
+        Ok(Server { address, is_ending, traffic, thread: Some(thread) })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What went through it.
+    pub fn traffic(&self) -> Arc<Traffic> {
+        self.traffic.clone()
     }
 }
 
@@ -175,7 +184,13 @@ fn connections_max() -> usize {
     usize::try_from(files).unwrap_or(usize::MAX).clamp(16, CONNECTIONS_MAX)
 }
 
-fn accept_all(listener: &TcpListener, key: &Key, service: &Arc<dyn Service>, is_ending: &Arc<AtomicBool>) {
+fn accept_all(
+    listener: &TcpListener,
+    key: &Key,
+    service: &Arc<dyn Service>,
+    is_ending: &Arc<AtomicBool>,
+    traffic: &Arc<Traffic>,
+) {
     let (connections, strangers) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let most = connections_max();
     loop {
@@ -194,9 +209,10 @@ fn accept_all(listener: &TcpListener, key: &Key, service: &Arc<dyn Service>, is_
             continue;
         };
         let (key, service, ending) = (key.clone(), service.clone(), is_ending.clone());
+        let traffic = traffic.clone();
         let talk = move || {
             let _place = place;
-            if let Err(error) = talk(stream, &key, &*service, &ending, stranger) {
+            if let Err(error) = talk(stream, &key, &*service, (&ending, &traffic), stranger) {
                 tracing::debug!("{from}: {error}");
             }
         };
@@ -213,7 +229,7 @@ fn talk(
     stream: TcpStream,
     key: &Key,
     service: &dyn Service,
-    is_ending: &AtomicBool,
+    (is_ending, traffic): (&AtomicBool, &Traffic),
     stranger: Place,
 ) -> Result<()> {
     let link = TcpLink::new(stream).map_err(|error| Error::io("a connection cannot be used", error))?;
@@ -223,6 +239,7 @@ fn talk(
         if is_ending.load(Ordering::Relaxed) {
             return Ok(());
         }
+        traffic.asked(frame.kind, frame.bulk);
         let mut incoming = Incoming {
             len: frame.bulk,
             left: frame.bulk,
@@ -247,9 +264,13 @@ fn talk(
             channel.skip_bulk()?;
             channel.finish()?;
         }
+        if answered.is_err() {
+            traffic.refused();
+        }
         match answered {
             Ok(reply) => {
                 let slices = reply.bulk.as_ref().map(|bulk| bulk.slices()).unwrap_or_default();
+                traffic.answered(slices.iter().map(|slice| slice.len() as u64).sum());
                 channel.send(ANSWER, &reply.body, &slices)?;
             }
             Err(Refusal::Stale(epoch)) => {

@@ -11,4 +11,4 @@ mod tests;
 pub use channel::{Channel, Frame};
 pub use key::Key;
 pub use link::{TcpLink, connect, listen};
-pub use question::{ANSWER, Question, REFUSAL, Report, STALE, decode_refusal, encode_refusal};
+pub use question::{ANSWER, Question, REFUSAL, Report, STALE, decode_refusal, encode_refusal, question_word};

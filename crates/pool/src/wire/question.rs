@@ -100,6 +100,35 @@ impl Report {
     }
 }
 
+/// The word for a kind of question.
+pub fn question_word(kind: u8) -> &'static str {
+    match kind {
+        1 => "put",
+        2 => "sync",
+        3 => "length",
+        4 => "read",
+        5 => "list",
+        6 => "remove",
+        7 => "who",
+        8 => "drop",
+        16 => "tail",
+        17 => "append",
+        18 => "beat",
+        19 => "beat_ages",
+        20 => "forget_beats",
+        21 => "check",
+        22 => "alive",
+        23 => "reports",
+        32 => "create",
+        33 => "replace",
+        34 => "get",
+        35 => "names",
+        36 => "delete",
+        37 => "ages",
+        _ => "unknown",
+    }
+}
+
 fn encode_all<T>(items: &[T], out: &mut Writer, each: impl Fn(&T, &mut Writer)) {
     out.varint(items.len() as u64);
     items.iter().for_each(|item| each(item, out));
@@ -325,6 +354,7 @@ mod tests {
         ];
         for question in all {
             let (kind, body) = question.encode();
+            assert_ne!(question_word(kind), "unknown");
             assert_eq!(Question::decode(kind, &body).unwrap(), question);
             for cut in 0..body.len() {
                 assert!(Question::decode(kind, &body[..cut]).is_err());

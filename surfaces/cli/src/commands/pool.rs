@@ -18,12 +18,12 @@ pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
             let file = file.display().to_string();
             out.did(|| json!({ "key": file }), || format!("wrote the key of a new pool to {file}"));
         }
-        PoolVerb::Start { listen, state, replicas, erasure, stripe, patience } => {
+        PoolVerb::Start { listen, state, replicas, erasure, stripe, patience, metrics } => {
             let class = Class { replicas: *replicas, code: *erasure, stripe: *stripe };
-            let (listen, state) = (listen.clone(), state.clone());
-            start(out, &ManagerOptions { listen, state, class, patience: *patience }, key(cli)?)?;
+            let (listen, state, metrics) = (listen.clone(), state.clone(), metrics.clone());
+            start(out, &ManagerOptions { listen, state, class, patience: *patience, metrics }, key(cli)?)?;
         }
-        PoolVerb::Join { manager, disk, size, listen, domain, grace } => {
+        PoolVerb::Join { manager, disk, size, listen, domain, grace, metrics } => {
             let size = match (size, cli.memory) {
                 (Some(size), None) => *size,
                 (None, Some(memory)) => memory,
@@ -40,6 +40,7 @@ pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
                 disk: disk.clone(),
                 listen: listen.clone(),
                 domain: domain.clone(),
+                metrics: metrics.clone(),
             };
             join(out, &options, key(cli)?, *grace)?;
         }
@@ -117,6 +118,7 @@ fn start(out: &Out, options: &ManagerOptions, key: Key) -> Result<()> {
         || {
             let mut started = class_json(&class);
             started["listen"] = address.to_string().into();
+            started["metrics"] = manager.metrics().map(|at| at.to_string()).into();
             started
         },
         || format!("the pool listens at {}{address}; {}", pool::SCHEME, promise(&class)),
@@ -130,7 +132,10 @@ fn join(out: &Out, options: &LenderOptions, key: Key, grace: Duration) -> Result
     let lender = Lender::join(options, key)?;
     let (id, address) = (format!("{:016x}", lender.id()), lender.address().to_owned());
     out.either(
-        || json!({ "benefactor": id, "listen": address, "bytes": options.size }),
+        || {
+            let metrics = lender.metrics().map(|at| at.to_string());
+            json!({ "benefactor": id, "listen": address, "bytes": options.size, "metrics": metrics })
+        },
         || format!("benefactor {id} lends {} at {address}", size(options.size)),
     );
     loop {

@@ -35,6 +35,21 @@ impl Process {
             .to_owned()
     }
 
+    /// What it says of itself over HTTP: the number of a metric.
+    pub fn metric(&self, name: &str) -> u64 {
+        use std::io::{Read, Write};
+        let at =
+            self.said.split("\"metrics\":\"").nth(1).expect("metrics").split('"').next().expect("its end");
+        let mut stream = std::net::TcpStream::connect(at).expect("it listens");
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").expect("it listens");
+        let mut page = String::new();
+        stream.read_to_string(&mut page).expect("it answers");
+        assert!(page.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"), "{page}");
+        assert!(page.contains(&format!("# TYPE {} ", name.split('{').next().expect("a name"))), "{page}");
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} is missing: {page}")).parse().expect("a number")
+    }
+
     /// Waits until it ends by itself.
     pub fn output(mut self) -> Output {
         use std::io::Read;

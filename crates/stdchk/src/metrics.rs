@@ -1,0 +1,167 @@
+//! Metrics in the text form of Prometheus, over HTTP: `GET /metrics`.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use stdchk_catalog::State;
+use stdchk_object::Result;
+use stdchk_object::error::Context;
+use stdchk_pool::{Report, Traffic, question_word};
+
+use crate::tier::DrainTally;
+
+/// How long somebody may take to ask and to listen: others wait meanwhile.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest question.
+const QUESTION_MAX: usize = 8 << 10;
+
+/// Metrics as they are written.
+#[derive(Default)]
+pub(crate) struct Page(String);
+
+impl Page {
+    /// One number that goes up and down.
+    pub(crate) fn gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.one("gauge", name, help, value);
+    }
+
+    /// One number that only goes up.
+    pub(crate) fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.one("counter", name, help, value);
+    }
+
+    fn one(&mut self, kind: &str, name: &str, help: &str, value: u64) {
+        // Writing to a string does not fail.
+        let _ = write!(
+            self.0,
+            "# HELP stdchk_{name} {help}\n# TYPE stdchk_{name} {kind}\nstdchk_{name} {value}\n"
+        );
+    }
+
+    /// What a process was asked.
+    pub(crate) fn traffic(&mut self, traffic: &Traffic) {
+        let name = "stdchk_questions_total";
+        let _ = write!(self.0, "# HELP {name} Questions that were asked.\n# TYPE {name} counter\n");
+        for (kind, count) in traffic.questions() {
+            let _ = writeln!(self.0, "{name}{{question=\"{}\"}} {count}", question_word(kind));
+        }
+        let (received, sent) = traffic.bytes();
+        self.counter("refusals_total", "Questions that were refused.", traffic.refusals());
+        self.counter("received_bytes_total", "Bytes of packs and objects that came.", received);
+        self.counter("sent_bytes_total", "Bytes of packs, objects and records that went.", sent);
+    }
+
+    /// How a benefactor is.
+    pub(crate) fn benefactor(&mut self, report: &Report) {
+        self.gauge("lent_bytes", "Bytes that this benefactor lends.", report.capacity);
+        self.gauge("used_bytes", "Bytes that it holds.", report.used);
+        self.gauge("packs", "Packs and shards that it holds.", report.packs);
+        self.gauge("packs_behind", "Packs and shards that are still to be given to others.", report.behind);
+        self.gauge("settled_epoch", "The epoch by which all it holds lies where it belongs.", report.settled);
+    }
+
+    /// What a benefactor has copied to safe storage.
+    pub(crate) fn drained(&mut self, tally: &DrainTally) {
+        let (packs, bytes) = tally.get();
+        self.counter("drained_packs_total", "Packs that this benefactor has copied to safe storage.", packs);
+        self.counter("drained_bytes_total", "Bytes of these.", bytes);
+    }
+
+    /// How a pool is.
+    pub(crate) fn pool(&mut self, state: &State) {
+        let pool = state.pool();
+        self.gauge("epoch", "The epoch of the pool.", pool.epoch());
+        self.gauge(
+            "pool_settled_epoch",
+            "The epoch by which everything lies where it belongs.",
+            pool.settled(),
+        );
+        self.gauge("members", "Benefactors of the pool.", pool.members().len() as u64);
+        self.gauge("checkpoints", "Checkpoints that there are.", state.checkpoints().count() as u64);
+        self.gauge("sessions", "Sessions that are open.", state.sessions().len() as u64);
+        self.gauge(
+            "drained_checkpoints",
+            "Checkpoints in safe storage.",
+            state.drain().drained().count() as u64,
+        );
+        self.counter("records_total", "Records of the log.", state.number());
+        self.counter("commits_total", "Commits and compactions.", state.commits());
+    }
+}
+
+/// Answers those who ask for metrics, until it is dropped.
+pub(crate) struct Metrics {
+    address: SocketAddr,
+    is_ending: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Metrics {
+    /// Listens at `address`, a host and a port; `page` writes what there is to say.
+    pub(crate) fn serve(address: &str, page: impl Fn() -> Page + Send + 'static) -> Result<Metrics> {
+        let cannot = || format!("cannot listen at {address}");
+        let listener = TcpListener::bind(address).context(cannot)?;
+        let address = listener.local_addr().context(cannot)?;
+        let is_ending = Arc::new(AtomicBool::new(false));
+        let ending = is_ending.clone();
+        let answer_all = move || {
+            while !ending.load(Ordering::Relaxed) {
+                match listener.accept() {
+                    Ok((stream, _)) if !ending.load(Ordering::Relaxed) => {
+                        if let Err(error) = answer(stream, &page) {
+                            tracing::debug!("whoever asked for metrics went away: {error}");
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(_) => std::thread::sleep(Duration::from_millis(50)),
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("stdchk-metrics".into()).spawn(answer_all);
+        Ok(Metrics { address, is_ending, thread: Some(thread.context(cannot)?) })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+fn answer(mut stream: TcpStream, page: &impl Fn() -> Page) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut question = Vec::new();
+    let mut some = [0; 1024];
+    while !question.windows(4).any(|end| end == b"\r\n\r\n") && question.len() < QUESTION_MAX {
+        match stream.read(&mut some)? {
+            0 => break,
+            len => question.extend_from_slice(&some[..len]),
+        }
+    }
+    let is_known = question.starts_with(b"GET /metrics ");
+    let (status, body) = match is_known {
+        true => ("200 OK", page().0),
+        false => ("404 Not Found", "there is only /metrics\n".to_owned()),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())
+}
+
+impl Drop for Metrics {
+    fn drop(&mut self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+        // Wakes the one that accepts.
+        let _ = TcpStream::connect(self.address);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
