@@ -1,6 +1,6 @@
 //! Where checkpoints are drained to, which of them have arrived, and what a catalog is that follows another one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{CheckpointId, Error, Kind, Locator, PackName, Result};
@@ -16,10 +16,20 @@ pub enum DrainOp {
     To(String),
     /// They are drained no more.
     Stop,
-    /// All packs of these checkpoints are there, and synced.
-    Copied(Vec<CheckpointId>),
+    /// All packs of these checkpoints, by their places in commit order, are at the place that was chosen in record `since`, and synced.
+    Copied {
+        /// See [`Drain::since`].
+        since: u64,
+        /// The checkpoints.
+        sequences: Vec<u64>,
+    },
     /// The names that are kept there are those of this catalog up to this record.
-    Mirrored(u64),
+    Mirrored {
+        /// See [`Drain::since`].
+        since: u64,
+        /// The record.
+        number: u64,
+    },
     /// In the catalog there: it is made like the other one.
     Mirror(Box<Mirror>),
     /// In the catalog there: it follows nobody any more.
@@ -45,8 +55,10 @@ pub struct Mirror {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Drain {
     to: Option<String>,
-    /// Those whose packs have arrived, and the record that says so.
-    copied: BTreeMap<CheckpointId, u64>,
+    /// The record that chose the place: what was done for another one does not count.
+    since: u64,
+    /// Those whose packs have arrived, by their places in commit order, and the record that says so.
+    copied: BTreeMap<u64, u64>,
     mirrored: u64,
     /// Whom this catalog follows, where it does, and how far.
     source: Option<(u64, u64)>,
@@ -58,19 +70,24 @@ impl Drain {
         self.to.as_deref()
     }
 
+    /// The record in which the place was chosen.
+    pub fn since(&self) -> u64 {
+        self.since
+    }
+
     /// Whether all packs of a checkpoint have arrived.
-    pub fn is_copied(&self, id: &CheckpointId) -> bool {
-        self.copied.contains_key(id)
+    pub fn is_copied(&self, entry: &CheckpointEntry) -> bool {
+        self.copied.contains_key(&entry.sequence)
     }
 
     /// Whether a checkpoint can be restored from where it was drained to alone: its packs are there, and its name.
-    pub fn is_drained(&self, id: &CheckpointId) -> bool {
-        self.copied.get(id).is_some_and(|&number| number <= self.mirrored)
+    pub fn is_drained(&self, entry: &CheckpointEntry) -> bool {
+        self.copied.get(&entry.sequence).is_some_and(|&number| number <= self.mirrored)
     }
 
-    /// The checkpoints that are drained.
-    pub fn drained(&self) -> impl Iterator<Item = &CheckpointId> {
-        self.copied.iter().filter(|&(_, &number)| number <= self.mirrored).map(|(id, _)| id)
+    /// The newest record that says that something has arrived, and is not named there yet.
+    pub fn unnamed(&self) -> Option<u64> {
+        self.copied.values().copied().max().filter(|&number| number > self.mirrored)
     }
 
     /// Whom this catalog follows, and up to which record.
@@ -78,15 +95,17 @@ impl Drain {
         self.source
     }
 
-    pub(crate) fn forget(&mut self, id: &CheckpointId) {
-        self.copied.remove(id);
+    pub(crate) fn forget(&mut self, entry: &CheckpointEntry) {
+        self.copied.remove(&entry.sequence);
     }
 
     pub(crate) fn check(&self, op: &DrainOp) -> Result<()> {
         match op {
             DrainOp::To(place) if place.is_empty() => Err(Error::invalid("a drain leads somewhere")),
-            DrainOp::Copied(_) if self.to.is_none() => {
-                Err(Error::new(Kind::Conflict, "nothing is drained any more"))
+            DrainOp::Copied { since, .. } | DrainOp::Mirrored { since, .. }
+                if self.to.is_none() || *since != self.since =>
+            {
+                Err(Error::new(Kind::Conflict, "nothing is drained to there any more"))
             }
             DrainOp::Mirror(mirror) => match self.source {
                 Some((id, _)) if id != mirror.source.0 => {
@@ -106,14 +125,15 @@ impl Drain {
         match op {
             DrainOp::To(place) => {
                 if self.to.as_ref() != Some(place) {
-                    *self = Drain { to: Some(place.clone()), source: self.source, ..Drain::default() };
+                    let to = Some(place.clone());
+                    *self = Drain { to, since: number, source: self.source, ..Drain::default() };
                 }
             }
             DrainOp::Stop => *self = Drain { source: self.source, ..Drain::default() },
-            DrainOp::Copied(ids) => {
-                ids.iter().for_each(|id| _ = self.copied.entry(id.clone()).or_insert(number));
+            DrainOp::Copied { sequences, .. } => {
+                sequences.iter().for_each(|sequence| _ = self.copied.entry(*sequence).or_insert(number));
             }
-            DrainOp::Mirrored(number) => self.mirrored = self.mirrored.max(*number),
+            DrainOp::Mirrored { number, .. } => self.mirrored = self.mirrored.max(*number),
             DrainOp::Mirror(mirror) => self.source = Some(mirror.source),
             DrainOp::Release => self.source = None,
         }
@@ -121,9 +141,10 @@ impl Drain {
 
     pub(crate) fn encode(&self, out: &mut Writer) {
         out.string(self.to.as_deref().unwrap_or_default());
+        out.varint(self.since);
         out.varint(self.copied.len() as u64);
-        for (id, number) in &self.copied {
-            encode_id(id, out);
+        for (sequence, number) in &self.copied {
+            out.varint(*sequence);
             out.varint(*number);
         }
         out.varint(self.mirrored);
@@ -136,45 +157,59 @@ impl Drain {
 
     pub(crate) fn decode(r: &mut Reader) -> Result<Drain> {
         let to = Some(r.string()?.to_owned()).filter(|to| !to.is_empty());
-        let copied = (0..r.count(5)?).map(|_| Ok((decode_id(r)?, r.varint()?))).collect::<Result<_>>()?;
+        let since = r.varint()?;
+        let copied = (0..r.count(2)?).map(|_| Ok((r.varint()?, r.varint()?))).collect::<Result<_>>()?;
         let mirrored = r.varint()?;
         let source = match r.u8()? {
             0 => None,
             1 => Some((r.u64()?, r.varint()?)),
             _ => return Err(r.corrupt("neither a source nor none")),
         };
-        Ok(Drain { to, copied, mirrored, source })
+        Ok(Drain { to, since, copied, mirrored, source })
     }
 }
 
 impl State {
-    /// What would make `there` say of drained checkpoints what this state says; nothing where it says so already, or follows a newer state.
-    /// `id` tells this catalog from others; `is_there` says whether all is there that a forward leads to.
+    /// What would make `there` say of drained checkpoints what this state says; nothing where it follows this state or a newer one. Names of what is
+    /// still here stay, whoever drained it. `id` tells this catalog from others; `has` says whether all is there that a checkpoint needs,
+    /// `leads` whether all that a forward leads to is, and `may_end` whether a forward is needed no more.
     pub fn mirror_to(
         &self,
         there: &State,
         id: u64,
-        mut is_there: impl FnMut(PackName, &Locator) -> bool,
+        mut has: impl FnMut(&CheckpointEntry) -> bool,
+        mut leads: impl FnMut(PackName, &Locator) -> bool,
+        mut may_end: impl FnMut(PackName) -> bool,
     ) -> Option<Mirror> {
         if there.drain.source.is_some_and(|(_, number)| number >= self.number) {
             return None;
         }
-        let known: BTreeSet<CheckpointId> = there.checkpoints().map(CheckpointEntry::id).collect();
-        let dropped = known.iter().filter(|id| !self.drain.is_copied(id) || self.checkpoint(id).is_none());
-        let added = self.drain.copied.keys().filter(|id| !known.contains(id));
-        let added = added.filter_map(|id| self.checkpoint(id));
+        let same = |entry: &CheckpointEntry, state: &State| {
+            state.checkpoint(&entry.id()).is_some_and(|other| other.sequence == entry.sequence)
+        };
+        let dropped = there.checkpoints().filter(|entry| !same(entry, self)).map(CheckpointEntry::id);
+        let copied = self.checkpoints().filter(|entry| self.drain.is_copied(entry));
+        let added = copied.filter(|entry| !same(entry, there) && has(entry));
         let added = added.map(|entry| CheckpointEntry { durability: Durability::Drained, ..entry.clone() });
         let is_known = |name, table| there.forwards.get(name).is_some_and(|known| known.table == table);
         let new = self.forwards.iter().filter(|(name, forward)| !is_known(name, forward.table));
-        let new = new.filter(|(name, forward)| is_there(**name, &forward.table));
+        let new = new.filter(|(name, forward)| leads(**name, &forward.table));
         let old = there.forwards.keys().filter(|name| !self.forwards.contains_key(name));
         Some(Mirror {
             source: (id, self.number),
-            dropped: dropped.cloned().collect(),
+            dropped: dropped.collect(),
             added: added.collect(),
             forwards: new.map(|(name, forward)| (*name, forward.table)).collect(),
-            unforwarded: old.copied().collect(),
+            unforwarded: old.copied().filter(|name| may_end(*name)).collect(),
         })
+    }
+
+    /// Whether everything that has arrived according to this state is named in the other one.
+    pub fn is_named_in(&self, there: &State) -> bool {
+        let is_there = |entry: &CheckpointEntry| {
+            there.checkpoint(&entry.id()).is_some_and(|other| other.sequence == entry.sequence)
+        };
+        self.checkpoints().filter(|entry| self.drain.is_copied(entry)).all(is_there)
     }
 }
 
@@ -196,13 +231,15 @@ impl DrainOp {
                 out.string(place);
             }
             DrainOp::Stop => out.u8(2),
-            DrainOp::Copied(ids) => {
+            DrainOp::Copied { since, sequences } => {
                 out.u8(3);
-                out.varint(ids.len() as u64);
-                ids.iter().for_each(|id| encode_id(id, out));
+                out.varint(*since);
+                out.varint(sequences.len() as u64);
+                sequences.iter().for_each(|sequence| out.varint(*sequence));
             }
-            DrainOp::Mirrored(number) => {
+            DrainOp::Mirrored { since, number } => {
                 out.u8(4);
+                out.varint(*since);
                 out.varint(*number);
             }
             DrainOp::Mirror(mirror) => {
@@ -224,8 +261,11 @@ impl DrainOp {
         Ok(match r.u8()? {
             1 => DrainOp::To(r.string()?.to_owned()),
             2 => DrainOp::Stop,
-            3 => DrainOp::Copied((0..r.count(4)?).map(|_| decode_id(r)).collect::<Result<_>>()?),
-            4 => DrainOp::Mirrored(r.varint()?),
+            3 => DrainOp::Copied {
+                since: r.varint()?,
+                sequences: (0..r.count(1)?).map(|_| r.varint()).collect::<Result<_>>()?,
+            },
+            4 => DrainOp::Mirrored { since: r.varint()?, number: r.varint()? },
             5 => DrainOp::Mirror(Box::new(Mirror {
                 source: (r.u64()?, r.varint()?),
                 dropped: (0..r.count(4)?).map(|_| decode_id(r)).collect::<Result<_>>()?,

@@ -87,7 +87,7 @@ impl Page {
         self.gauge(
             "drained_checkpoints",
             "Checkpoints in safe storage.",
-            state.drain().drained().count() as u64,
+            state.checkpoints().filter(|entry| state.drain().is_drained(entry)).count() as u64,
         );
         self.counter("records_total", "Records of the log.", state.number());
         self.counter("commits_total", "Commits and compactions.", state.commits());

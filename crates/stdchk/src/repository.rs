@@ -245,10 +245,8 @@ impl Repository {
         }
         loop {
             let state = self.catalog.state()?;
-            if state.checkpoint(id).is_none() {
-                return Err(Error::new(Kind::NotFound, format!("there is no checkpoint {id}")));
-            }
-            if state.drain().is_drained(id) {
+            let missing = || Error::new(Kind::NotFound, format!("there is no checkpoint {id}"));
+            if state.drain().is_drained(state.checkpoint(id).ok_or_else(missing)?) {
                 return Ok(());
             }
             self.level(level)?;

@@ -106,7 +106,7 @@ pub fn release(place: &str) -> Result<()> {
 /// Where a pool is drained to, and how many of its checkpoints have arrived.
 pub fn progress(state: &State) -> Option<(String, usize, usize)> {
     let drain = state.drain();
-    let arrived = drain.drained().filter(|id| state.checkpoint(id).is_some()).count();
+    let arrived = state.checkpoints().filter(|entry| drain.is_drained(entry)).count();
     Some((drain.to()?.to_owned(), arrived, state.checkpoints().count()))
 }
 
@@ -211,7 +211,7 @@ pub(crate) fn open(place: &str) -> Result<Target> {
 /// The number by which a checkpoint falls to somebody.
 fn key_of(id: &CheckpointId) -> u64 {
     use std::hash::{Hash, Hasher};
-    // Only that it is the same for all who run the same program matters; where it is not, more than one does the same.
+    // Only that it is the same for all who run the same program matters; where it is not, nobody may lead for a while, or more than one.
     let mut hasher = std::hash::DefaultHasher::new();
     id.hash(&mut hasher);
     hasher.finish()

@@ -207,13 +207,9 @@ impl Store for DirStore {
     fn sync(&self, names: &[PackName]) -> Result<()> {
         let mut folders = std::collections::BTreeSet::new();
         for &name in names {
-            match self.layout(name)? {
-                Some(layout) => self.sync_shards(name, layout)?,
-                None => {
-                    let path = pack_path(name);
-                    self.fs.sync_file(&path).context(|| self.failed("cannot sync pack", &path))?;
-                }
-            }
+            let path = pack_path(name);
+            let in_one = || self.fs.sync_file(&path).context(|| self.failed("cannot sync pack", &path));
+            self.either(name, in_one, |layout| self.sync_shards(name, layout))?;
             folders.insert(pack_folder(name));
         }
         if folders.is_empty() {
@@ -227,18 +223,17 @@ impl Store for DirStore {
     }
 
     fn length(&self, name: PackName) -> Result<u64> {
-        if let Some(layout) = self.layout(name)? {
-            return Ok(layout.pack_len());
-        }
         let path = pack_path(name);
-        self.fs.len(&path).context(|| self.failed("cannot find pack", &path))
+        let in_one = || self.fs.len(&path).context(|| self.failed("cannot find pack", &path));
+        self.either(name, in_one, |layout| Ok(self.confirm(name, layout)?.pack_len()))
     }
 
     fn read_into(&self, name: PackName, offset: u64, buffers: &mut [&mut [u8]]) -> Result<()> {
-        if let Some(layout) = self.layout(name)? {
-            return self.read_shards(name, layout, false, offset, buffers);
-        }
-        self.read_file(&pack_path(name), offset, buffers)
+        let buffers = std::cell::RefCell::new(buffers);
+        let in_one = || self.read_file(&pack_path(name), offset, &mut buffers.borrow_mut());
+        self.either(name, in_one, |layout| {
+            self.read_shards(name, layout, false, offset, &mut buffers.borrow_mut())
+        })
     }
 
     fn copies(&self) -> u32 {
@@ -285,6 +280,8 @@ impl Store for DirStore {
     fn remove(&self, names: &[PackName]) -> Result<()> {
         names.iter().try_for_each(|&name| match self.fs.unlink(&pack_path(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.remove_shards(name),
+            // A cut that was stopped leaves both.
+            Ok(()) if self.may_have_shards() => self.remove_shards(name),
             done => done.context(|| self.failed("cannot remove", &pack_path(name))),
         })
     }

@@ -23,8 +23,7 @@ const KNOWN_MAX: usize = 1 << 16;
 #[derive(Default)]
 pub(crate) struct Protection {
     code: Mutex<Option<Option<Code>>>,
-    /// `None` for packs in one file.
-    layouts: Mutex<HashMap<PackName, Option<Layout>>>,
+    layouts: Mutex<HashMap<PackName, Layout>>,
     any: OnceLock<()>,
 }
 
@@ -45,7 +44,7 @@ impl Shards for Files<'_> {
 }
 
 impl DirStore {
-    fn layouts(&self) -> MutexGuard<'_, HashMap<PackName, Option<Layout>>> {
+    fn layouts(&self) -> MutexGuard<'_, HashMap<PackName, Layout>> {
         self.protection.layouts.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -81,28 +80,60 @@ impl DirStore {
         self.protection.any.get().is_some() || matches!(self.code(), Ok(Some(_)))
     }
 
-    fn know(&self, name: PackName, layout: Option<Layout>) {
+    fn know(&self, name: PackName, layout: Layout) {
         let mut layouts = self.layouts();
         if layouts.len() >= KNOWN_MAX {
             layouts.clear();
         }
         layouts.insert(name, layout);
-        if layout.is_some() {
-            let _ = self.protection.any.set(());
+        let _ = self.protection.any.set(());
+    }
+
+    /// Does something with a pack in one file or with its shards, whichever there are. Others may cut it or remove it at any time, so that
+    /// what is known counts only as long as it fits.
+    pub(crate) fn either<T>(
+        &self,
+        name: PackName,
+        in_one: impl FnOnce() -> Result<T>,
+        mut in_shards: impl FnMut(Layout) -> Result<T>,
+    ) -> Result<T> {
+        let known = self.layouts().get(&name).copied();
+        if let Some(layout) = known {
+            match in_shards(layout) {
+                Err(error) if error.kind() == Kind::NotFound => _ = self.layouts().remove(&name),
+                done => return done,
+            }
+        }
+        let missing = match in_one() {
+            Err(error) if error.kind() == Kind::NotFound => error,
+            done => return done,
+        };
+        match self.find_layout(name)? {
+            Some(layout) => {
+                self.know(name, layout);
+                in_shards(layout)
+            }
+            None => Err(missing),
         }
     }
 
     /// How a pack is cut; `None` for one that lies in one file, or is not there.
     pub(crate) fn layout(&self, name: PackName) -> Result<Option<Layout>> {
-        if let Some(layout) = self.layouts().get(&name) {
-            return Ok(*layout);
+        let path = pack_path(name);
+        let in_one = || self.fs.len(&path).map(|_| None).context(|| self.failed("cannot find pack", &path));
+        match self.either(name, in_one, |layout| self.confirm(name, layout).map(Some)) {
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            done => done,
         }
-        let is_plain = self.fs.len(&pack_path(name)).is_ok();
-        let layout = if is_plain { None } else { self.find_layout(name)? };
-        if is_plain || layout.is_some() {
-            self.know(name, layout);
+    }
+
+    /// Makes sure that there still are shards of a pack.
+    pub(crate) fn confirm(&self, name: PackName, layout: Layout) -> Result<Layout> {
+        let is_there = |index| self.fs.len(&shard_path(name, index)).is_ok();
+        match (0..layout.count()).any(is_there) {
+            true => Ok(layout),
+            false => Err(Error::new(Kind::NotFound, self.failed("there is no pack", &pack_path(name)))),
         }
-        Ok(layout)
     }
 
     /// Asks one shard after the other, until one knows.
@@ -136,7 +167,7 @@ impl DirStore {
             let path = shard_path(name, index);
             self.write_in_folder(name, &path, &pieces).context(|| self.failed("cannot write pack", &path))?;
         }
-        self.know(name, Some(encoded.layout()));
+        self.know(name, encoded.layout());
         Ok(())
     }
 
@@ -144,7 +175,7 @@ impl DirStore {
         let layout = layout.again(pieces.iter().map(|piece| piece.len() as u64).sum());
         let encoded = Encoded::again(name, layout, pieces)?;
         self.write_over(name, encoded.shards())?;
-        self.know(name, Some(encoded.layout()));
+        self.know(name, encoded.layout());
         Ok(())
     }
 
@@ -164,14 +195,21 @@ impl DirStore {
         self.fs.sync_dir(&folder).context(|| self.failed("cannot sync", &folder))
     }
 
+    /// Makes shards durable, as many as bring the pack back at least: what was lost is for verify to find.
     pub(crate) fn sync_shards(&self, name: PackName, layout: Layout) -> Result<()> {
+        let mut missing = 0;
         for index in 0..layout.count() {
             let path = shard_path(name, index);
             match self.fs.sync_file(&path) {
-                // What was lost is for verify to find; the others bring the pack back.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => missing += 1,
                 done => done.context(|| self.failed("cannot sync pack", &path))?,
             }
+        }
+        if missing > layout.code().parity() {
+            return Err(Error::new(
+                Kind::NotFound,
+                self.failed("too few shards are left of", &pack_path(name)),
+            ));
         }
         Ok(())
     }
@@ -189,13 +227,7 @@ impl DirStore {
             true => read(&layout, &Checked { shards: &files, layout }, &[], offset, buffers),
             false => read(&layout, &files, &[], offset, buffers),
         };
-        done.map_err(|error| {
-            // It may have been removed, and be known still.
-            if error.kind() == Kind::NotFound {
-                self.layouts().remove(&name);
-            }
-            error.within(format!("pack {name}"))
-        })
+        done.map_err(|error| error.within(format!("pack {name}")))
     }
 
     /// What is stored of each shard of a pack.
@@ -243,14 +275,17 @@ impl DirStore {
     /// Cuts a pack that lies in one file.
     fn cut_file(&self, name: PackName, code: Code) -> Result<()> {
         let path = pack_path(name);
-        let pack = self.fs.read(&path).context(|| self.failed("cannot read pack", &path))?;
+        let pack = match self.fs.read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            pack => pack.context(|| self.failed("cannot read pack", &path))?,
+        };
         if check_whole(name, &pack).is_err() {
             return Ok(());
         }
         let pieces = [&pack[..]];
         let encoded = Encoded::new(name, code, &pieces)?;
         self.write_over(name, encoded.shards())?;
-        self.know(name, Some(encoded.layout()));
+        self.know(name, encoded.layout());
         self.unlink(&path)
     }
 

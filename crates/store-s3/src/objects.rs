@@ -13,8 +13,11 @@ impl Objects for S3Store {
         match self.put(name, &[bytes], PutMode::Create) {
             Ok(()) => Ok(true),
             // The answer to a request that succeeded may have been lost, and the request sent again: read back.
-            Err(error) if error.kind() == Kind::Exists => {
-                Ok(Objects::get(self, name)?.as_deref() == Some(bytes))
+            Err(error) if matches!(error.kind(), Kind::Exists | Kind::Io) => {
+                match Objects::get(self, name)? {
+                    Some(there) => Ok(there == bytes),
+                    None => Err(error),
+                }
             }
             Err(error) => Err(error),
         }
@@ -45,7 +48,11 @@ impl Objects for S3Store {
     }
 
     fn delete(&self, names: &[String]) -> Result<()> {
-        self.delete_all(names.iter().cloned())
+        // Records go in the order in which they are given, and one that stays stops those after it: a hole in the log would be filled.
+        let (records, others): (Vec<&String>, Vec<&String>) =
+            names.iter().partition(|name| name.starts_with("log/"));
+        records.into_iter().try_for_each(|name| self.delete_all(std::iter::once(name.clone())))?;
+        self.delete_all(others.into_iter().cloned())
     }
 
     fn sync_folder(&self, _folder: &str) -> Result<()> {

@@ -31,7 +31,17 @@ impl S3Store {
 
 impl Store for S3Store {
     fn put(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
-        S3Store::put(self, &name_of(name), pieces, PutMode::Create)
+        match S3Store::put(self, &name_of(name), pieces, PutMode::Create) {
+            // The answer to a request that succeeded may have been lost, and the request sent again: read back.
+            Err(error) if !matches!(error.kind(), Kind::Denied | Kind::Invalid) => {
+                let len = pieces.iter().map(|piece| piece.len() as u64).sum();
+                let there = self.read_pack(name, 0, len);
+                let is_ours = self.length(name).is_ok_and(|there| there == len)
+                    && there.is_ok_and(|there| there == pieces.concat());
+                if is_ours { Ok(()) } else { Err(error) }
+            }
+            done => done,
+        }
     }
 
     fn replace(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {

@@ -19,8 +19,12 @@ use crate::Ground;
 
 /// Packs that are copied at the same time.
 const AT_ONCE: usize = 4;
-/// How long others may take for their share before it is done for them.
+/// How long others may take for their share before it is done for them, and how long a checkpoint may wait for the one who is to look after
+/// it.
 const PATIENCE: Duration = Duration::from_secs(10);
+const OTHERS_PATIENCE: Duration = Duration::from_secs(60);
+/// For how long a round begins with further checkpoints.
+const ROUND: Duration = Duration::from_secs(10);
 
 /// Safe storage: packs, and the names that follow ours.
 #[derive(Clone)]
@@ -64,18 +68,22 @@ pub struct Drainer {
     target: Target,
     /// Packs that are known to be there.
     there: Mutex<HashSet<PackName>>,
-    /// Since when the rest of a checkpoint is waited for.
-    waiting: HashMap<CheckpointId, Instant>,
+    /// Packs that this one has put there: the others are not known to be durable.
+    own: Mutex<HashSet<PackName>>,
+    /// Since when checkpoints are waited for, by their places in commit order, of which this one has done its share.
+    waiting: HashMap<u64, Instant>,
     /// What the names here were like when those there were made to follow last.
     followed: Option<Shape>,
 }
 
-/// What changes where the names there have to follow: commits and forwards, checkpoints, forwards, the newest condemnation.
-type Shape = (u64, usize, usize, u64);
+/// What changes where the names there have to follow: commits and forwards, checkpoints, forwards, the newest condemnation, what has
+/// arrived and is not named.
+type Shape = (u64, usize, usize, u64, Option<u64>);
 
 fn shape_of(state: &State) -> Shape {
     let condemned = state.condemned().values().copied().max().unwrap_or(0);
-    (state.commits(), state.checkpoints().count(), state.forwards().len(), condemned)
+    let counts = (state.checkpoints().count(), state.forwards().len());
+    (state.commits(), counts.0, counts.1, condemned, state.drain().unnamed())
 }
 
 /// The packs that a checkpoint needs: names and lengths.
@@ -84,58 +92,82 @@ type Packs = BTreeMap<PackName, u64>;
 impl Drainer {
     /// To that place.
     pub fn new(target: Target) -> Drainer {
-        Drainer { target, there: Mutex::default(), waiting: HashMap::new(), followed: None }
+        Drainer {
+            target,
+            there: Mutex::default(),
+            own: Mutex::default(),
+            waiting: HashMap::new(),
+            followed: None,
+        }
     }
 
     fn there(&self) -> MutexGuard<'_, HashSet<PackName>> {
         self.there.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Copies this one's share of what has not arrived, and names what has. Checkpoints that cannot be read are left for later.
+    /// Copies this one's share of what has not arrived, for some time, and names what has. Checkpoints that cannot be read are left for later.
     pub fn round(&mut self, ground: &Ground, share: &Share, is_ending: &AtomicBool) -> Result<Drained> {
         let mut done = Drained::default();
         let state = ground.catalog.state()?;
-        let is_new = |entry: &CheckpointEntry| !state.drain().is_copied(&entry.id());
-        if state.checkpoints().any(is_new) {
-            self.copy_all(ground, share, is_ending, &mut done)?;
-        }
-        let named = done.checkpoints.clone();
-        if !named.is_empty() {
+        self.waiting.retain(|sequence, _| state.checkpoints().any(|entry| entry.sequence == *sequence));
+        let since = state.drain().since();
+        let mut arrived = Vec::new();
+        // What has arrived is named also where something went wrong after it.
+        let copied = match state.checkpoints().any(|entry| self.is_todo(&state, entry, share)) {
+            true => self.copy_some(ground, share, is_ending, &mut arrived, &mut done),
+            false => Ok(()),
+        };
+        if !arrived.is_empty() {
             ground.catalog.append(true, &mut |state| {
-                let there = |id: &&CheckpointId| state.checkpoint(id).is_some();
-                let ids: Vec<CheckpointId> = named.iter().filter(there).cloned().collect();
-                Ok(if ids.is_empty() { Vec::new() } else { vec![Op::Drain(DrainOp::Copied(ids))] })
+                let there = state.checkpoints().filter(|entry| arrived.contains(&entry.sequence));
+                let sequences: Vec<u64> = there.map(|entry| entry.sequence).collect();
+                let is_over = state.drain().to().is_none() || state.drain().since() != since;
+                let nothing = is_over || sequences.is_empty();
+                Ok(if nothing { Vec::new() } else { vec![Op::Drain(DrainOp::Copied { since, sequences })] })
             })?;
         }
-        let shape = shape_of(&state);
-        if !named.is_empty() || (share.tidies && self.followed != Some(shape)) {
-            self.name(ground, share, is_ending, &mut done)?;
-            self.followed = Some(shape);
+        let shape = shape_of(&*ground.catalog.state()?);
+        if !arrived.is_empty() || (share.tidies && self.followed != Some(shape)) {
+            let is_done = self.name(ground, since, is_ending, &mut done)?;
+            self.followed = is_done.then_some(shape);
         }
-        Ok(done)
+        copied.map(|()| done)
     }
 
-    /// Copies packs of checkpoints that have not arrived, oldest first, while a session keeps them from going away.
-    fn copy_all(
+    /// Whether there is something to do about a checkpoint now: it has not arrived, and this one has not done its share, or is to see to the
+    /// rest, or those who are do not.
+    fn is_todo(&self, state: &State, entry: &CheckpointEntry, share: &Share) -> bool {
+        let is_late = |since: &Instant| since.elapsed() > OTHERS_PATIENCE;
+        !state.drain().is_copied(entry)
+            && ((share.leads)(&entry.id()) || self.waiting.get(&entry.sequence).is_none_or(is_late))
+    }
+
+    /// Copies packs of checkpoints that have not arrived, oldest first, while a session keeps them from going away. It is not kept
+    /// for long, since nothing can be collected meanwhile.
+    fn copy_some(
         &mut self,
         ground: &Ground,
         share: &Share,
         is_ending: &AtomicBool,
+        arrived: &mut Vec<u64>,
         done: &mut Drained,
     ) -> Result<()> {
+        let begun = Instant::now();
         let session = Session::open(ground.catalog.clone(), SessionKind::Reader, &ground.owner)?;
         let state = session.state().clone();
         let vault = ground.vault(&state);
         let mut entries: Vec<_> =
-            state.checkpoints().filter(|entry| !state.drain().is_copied(&entry.id())).collect();
+            state.checkpoints().filter(|entry| self.is_todo(&state, entry, share)).collect();
         entries.sort_by_key(|entry| entry.sequence);
-        self.waiting.retain(|id, _| state.checkpoint(id).is_some());
         for entry in entries {
-            if is_ending.load(Ordering::Relaxed) {
+            if is_ending.load(Ordering::Relaxed) || begun.elapsed() > ROUND {
                 break;
             }
             match self.copy_one(ground, &vault, entry, share, is_ending, done) {
-                Ok(true) => done.checkpoints.push(entry.id()),
+                Ok(true) => {
+                    arrived.push(entry.sequence);
+                    done.checkpoints.push(entry.id());
+                }
                 Ok(false) => {}
                 Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::NotFound) => {
                     tracing::warn!("{} cannot be drained: {error}", entry.id());
@@ -161,7 +193,9 @@ impl Drainer {
         let packs = packs_of(vault, entry)?;
         let mine = packs.iter().filter(|(name, _)| (share.copies)(**name));
         self.copy(ground, mine.map(|(name, len)| (*name, *len)).collect(), is_ending, done)?;
-        if !(share.leads)(&entry.id()) || is_ending.load(Ordering::Relaxed) {
+        let waited = self.waiting.entry(entry.sequence).or_insert_with(Instant::now).elapsed();
+        let leads = (share.leads)(&entry.id()) || waited > OTHERS_PATIENCE;
+        if !leads || is_ending.load(Ordering::Relaxed) {
             return Ok(false);
         }
         let mut missing = Vec::new();
@@ -171,14 +205,26 @@ impl Drainer {
             }
         }
         if !missing.is_empty() {
-            let since = *self.waiting.entry(entry.id()).or_insert_with(Instant::now);
-            if since.elapsed() < PATIENCE {
+            if waited < PATIENCE {
                 return Ok(false);
             }
             self.copy(ground, missing, is_ending, done)?;
         }
-        self.waiting.remove(&entry.id());
-        Ok(!is_ending.load(Ordering::Relaxed))
+        if is_ending.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        self.sync(packs.keys().copied())?;
+        Ok(true)
+    }
+
+    /// Makes packs durable there that others have put: their names may not be so yet.
+    fn sync(&self, names: impl Iterator<Item = PackName>) -> Result<()> {
+        let own = self.own.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let others: Vec<PackName> = names.filter(|name| !own.contains(name)).collect();
+        drop(own);
+        self.target.store.sync(&others).map_err(about_target)?;
+        self.own.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).extend(others);
+        Ok(())
     }
 
     /// Whether a pack is there, whole: it gets its name only when it is.
@@ -216,6 +262,7 @@ impl Drainer {
                     // It has its name there only when it is whole, and durable.
                     self.target.store.replace(name, &[&bytes]).map_err(about_target)?;
                     self.there().insert(name);
+                    self.own.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(name);
                     copied.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(len);
                 }
             }
@@ -232,63 +279,80 @@ impl Drainer {
         ended.into_iter().collect()
     }
 
-    /// Makes the names there follow ours, and notes here how far they do.
-    fn name(&self, ground: &Ground, share: &Share, is_ending: &AtomicBool, done: &mut Drained) -> Result<()> {
+    /// Makes the names there follow ours, and notes here how far they do; whether all that has arrived is named.
+    fn name(&self, ground: &Ground, since: u64, is_ending: &AtomicBool, done: &mut Drained) -> Result<bool> {
         let session = Session::open(ground.catalog.clone(), SessionKind::Reader, &ground.owner)?;
+        // What is followed must not be taken back by a power cut: whatever is durable is so with all before it.
+        ground.catalog.append(true, &mut |_| Ok(Vec::new()))?;
         let state = session.state().clone();
-        if share.tidies {
-            self.copy_forwards(ground, &state, is_ending, done)?;
+        if state.drain().to().is_none() || state.drain().since() != since {
+            return Ok(false);
         }
         let vault = ground.vault(&state);
-        let followed =
-            follow(&state, &vault, &self.target, |name, len| self.is_there(name, len).unwrap_or(false))?;
-        let Some(followed) = followed else { return Ok(()) };
-        let is_news = |state: &State| {
-            state
-                .checkpoints()
-                .any(|entry| state.drain().is_copied(&entry.id()) && !state.drain().is_drained(&entry.id()))
-        };
+        self.copy_changes(ground, &state, &vault, is_ending, done)?;
+        let has = |name, len| self.is_there(name, len).unwrap_or(false);
+        let Some(followed) = follow(&state, &vault, &self.target, has)? else { return Ok(false) };
         ground.catalog.append(true, &mut |state| {
-            Ok(if is_news(state) { vec![Op::Drain(DrainOp::Mirrored(followed))] } else { Vec::new() })
+            let is_over = state.drain().to().is_none() || state.drain().since() != since;
+            let nothing = is_over || state.drain().unnamed().is_none();
+            let number = followed;
+            Ok(if nothing { Vec::new() } else { vec![Op::Drain(DrainOp::Mirrored { since, number })] })
         })?;
-        Ok(())
+        Ok(true)
     }
 
-    /// Copies what compaction has made of packs that are there.
-    fn copy_forwards(
+    /// Copies what compaction has made of packs that are there, or has taken back, and what checkpoints need that have arrived and are not named.
+    fn copy_changes(
         &self,
         ground: &Ground,
         state: &Arc<State>,
+        vault: &Vault,
         is_ending: &AtomicBool,
         done: &mut Drained,
     ) -> Result<()> {
         let there = self.target.catalog.state()?;
-        let vault = ground.vault(state);
         let is_known = |name, table| there.forwards().get(name).is_some_and(|known| known.table == table);
-        for (name, forward) in
-            state.forwards().iter().filter(|(name, forward)| !is_known(name, forward.table))
-        {
-            let packs = packs_of_table(&vault, *name, &forward.table)?;
-            self.copy(ground, packs.into_iter().collect(), is_ending, done)?;
+        let new = state.forwards().iter().filter(|(name, forward)| !is_known(name, forward.table));
+        let mut wanted: Vec<Result<Packs>> =
+            new.map(|(name, forward)| packs_of_table(vault, *name, &forward.table)).collect();
+        let back = there.forwards().keys().filter(|name| !state.forwards().contains_key(name));
+        wanted.extend(back.map(|&name| Ok(Packs::from([(name, ground.store.length(name)?)]))));
+        let unnamed =
+            |entry: &&CheckpointEntry| state.drain().is_copied(entry) && !state.drain().is_drained(entry);
+        wanted.extend(state.checkpoints().filter(unnamed).map(|entry| packs_of(vault, entry)));
+        for packs in wanted {
+            let copied = packs.and_then(|packs| {
+                self.copy(ground, packs.iter().map(|(name, len)| (*name, *len)).collect(), is_ending, done)?;
+                self.sync(packs.into_keys())
+            });
+            match copied {
+                // One that is lost must not keep the others from being named.
+                Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::NotFound) => {
+                    tracing::debug!("what compaction has made cannot be drained: {error}");
+                }
+                done => done?,
+            }
         }
         Ok(())
     }
 }
 
-/// Makes the names there follow a state, as far as packs are there; the record up to which they do.
+/// Makes the names there follow a state, as far as packs are there. The record up to which they do, if all that has arrived is named.
 pub(crate) fn follow(
     state: &State,
     vault: &Vault,
     target: &Target,
     is_there: impl Fn(PackName, u64) -> bool,
 ) -> Result<Option<u64>> {
-    let leads = |name: PackName, table: &Locator| {
-        let packs = packs_of_table(vault, name, table);
-        packs.is_ok_and(|packs| packs.iter().all(|(name, len)| is_there(*name, *len)))
-    };
+    let all_there =
+        |packs: Result<Packs>| packs.is_ok_and(|packs| packs.iter().all(|(&name, &len)| is_there(name, len)));
+    let leads = |name: PackName, table: &Locator| all_there(packs_of_table(vault, name, table));
+    let has = |entry: &CheckpointEntry| all_there(packs_of(vault, entry));
+    // Where it is not there any more nor here, nothing names it.
+    let may_end = |name: PackName| target.store.length(name).is_ok() || vault.store().length(name).is_err();
     let id = state.pool().id();
-    let mut followed = None;
-    target.catalog.append(true, &mut |there| {
+    let newest_condemned = state.condemned().values().copied().max();
+    let there = target.catalog.append(true, &mut |there| {
         let known = there.drain().source();
         if known.is_some_and(|(source, _)| source != id) {
             return Err(Error::new(Kind::Conflict, "another pool drains to there"));
@@ -296,17 +360,18 @@ pub(crate) fn follow(
         if known.is_none() && there.number() > 0 {
             return Err(Error::new(Kind::Conflict, "what was drained was made a repository of its own"));
         }
-        followed = known.map(|(_, number)| number);
-        let Some(mirror) = state.mirror_to(there, id, leads) else { return Ok(Vec::new()) };
-        // Packs that go from there wait for the number to pass their condemnation.
-        let waited_for = state.condemned().values().copied().max();
+        let followed = known.map(|(_, number)| number);
+        let Some(mirror) = state.mirror_to(there, id, has, leads, may_end) else { return Ok(Vec::new()) };
+        // The number goes on where somebody waits for it: packs to be removed, and checkpoints that have arrived.
+        let waited_for = newest_condemned.max(state.drain().unnamed());
         if mirror.is_idle() && waited_for <= followed && known.is_some() {
             return Ok(Vec::new());
         }
-        followed = Some(mirror.source.1);
         Ok(vec![Op::Drain(DrainOp::Mirror(Box::new(mirror)))])
     })?;
-    Ok(followed)
+    let followed = there.drain().source().map(|(_, number)| number);
+    // One who follows what is newer, or what a power cut took back, says nothing about this state.
+    Ok(followed.filter(|&number| number <= state.number() && state.is_named_in(&there)))
 }
 
 /// What is wrong there says nothing about the checkpoint.
@@ -353,7 +418,7 @@ fn packs_of(vault: &Vault, entry: &CheckpointEntry) -> Result<Packs> {
 }
 
 /// The packs to which a forward leads, and the one that has its table.
-fn packs_of_table(vault: &Vault, old: PackName, at: &Locator) -> Result<Packs> {
+pub(crate) fn packs_of_table(vault: &Vault, old: PackName, at: &Locator) -> Result<Packs> {
     let table = vault.table(old, at)?;
     let new = table.packs.iter().chain([&at.pack]);
     Ok(new.map(|pack| (pack.name, pack.length)).collect())

@@ -34,10 +34,13 @@ pub fn repair(ground: &Ground, state: &Arc<State>, found: &VerifyReport) -> Resu
     let mut done = Repaired::default();
     let damage = &found.damage;
     for &name in found.thin.iter().chain(damage.keys().filter(|name| !found.thin.contains(name))) {
-        ground.store.heal(name)?;
+        // One that is hopeless must not keep others from being mended.
+        if let Err(error) = ground.store.heal(name) {
+            tracing::warn!("pack {name} cannot be healed: {error}");
+        }
     }
     for &name in found.thin.iter().filter(|name| !damage.contains_key(name)) {
-        match ground.store.is_sound(name)? {
+        match ground.store.is_sound(name).unwrap_or(false) {
             true => done.mended.push(name),
             false => done.lost.push(name),
         }

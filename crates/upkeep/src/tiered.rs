@@ -10,7 +10,7 @@ use stdchk_object::pack::check_whole;
 use stdchk_object::{Error, Kind, PackName, Result};
 use stdchk_store::Store;
 
-use crate::drain::{Target, follow};
+use crate::drain::{Target, follow, packs_of_table};
 
 /// Memory for reading the tables of compacted packs.
 const MEMORY: usize = 16 << 20;
@@ -93,15 +93,34 @@ impl Tiered {
         let Some(target) = self.safe(&state)? else { return Ok(()) };
         let vault = Vault::new(self.first.clone(), state.clone(), MEMORY);
         let has = |name, len| target.store.length(name).is_ok_and(|there| there == len);
-        let followed = follow(&state, &vault, &target, has)?.unwrap_or(0);
+        follow(&state, &vault, &target, has)?;
         let there = target.catalog.state()?;
-        let may_go = |name: &PackName| {
-            state.condemned().get(name).is_none_or(|&number| number <= followed)
-                && (!state.forwards().contains_key(name) || there.forwards().contains_key(name))
+        let followed = there.drain().source().map_or(0, |(_, number)| number);
+        let kept = forwarded_there(&state, &there, &target)?;
+        let same = |name: &PackName| {
+            let table = |state: &State| state.forwards().get(name).map(|forward| forward.table);
+            table(&state) == table(&there)
         };
-        let names: Vec<PackName> = names.iter().copied().filter(may_go).collect();
-        target.store.remove(&names)
+        let may_go = |name: &&PackName| {
+            state.condemned().get(name).is_none_or(|&number| number <= followed)
+                && !kept.contains(name)
+                && same(name)
+        };
+        target.store.remove(&names.iter().filter(may_go).copied().collect::<Vec<_>>())
     }
+}
+
+/// The packs that are needed there by forwards which are not those of here: compaction has gone on, and what it made is not there yet.
+fn forwarded_there(state: &State, there: &Arc<State>, target: &Target) -> Result<HashSet<PackName>> {
+    let vault = Vault::new(target.store.clone(), there.clone(), MEMORY);
+    let mut kept = HashSet::new();
+    for (name, forward) in there.forwards() {
+        if state.forwards().get(name).is_none_or(|here| here.table != forward.table) {
+            kept.insert(*name);
+            kept.extend(packs_of_table(&vault, *name, &forward.table)?.into_keys());
+        }
+    }
+    Ok(kept)
 }
 
 impl Store for Tiered {
@@ -186,18 +205,26 @@ impl Store for Tiered {
             listed.insert(name);
             each(name, len);
         })?;
-        if let Some(target) = self.safe(&*self.catalog.state()?)? {
-            target.store.list(&mut |name, len| {
+        let safe = self.safe(&*self.catalog.state()?).and_then(|target| {
+            let others = &mut |name, len| {
                 if !listed.contains(&name) {
                     each(name, len);
                 }
-            })?;
+            };
+            target.map_or(Ok(()), |target| target.store.list(others))
+        });
+        // What is not seen now is found by a later collection; until then the first must not fill up.
+        if let Err(error) = safe {
+            tracing::warn!("what was drained cannot be listed: {error}");
         }
         Ok(())
     }
 
     fn remove(&self, names: &[PackName]) -> Result<()> {
         self.first.remove(names)?;
-        self.remove_safe(names)
+        if let Err(error) = self.remove_safe(names) {
+            tracing::warn!("packs stay where they were drained to until a later collection: {error}");
+        }
+        Ok(())
     }
 }

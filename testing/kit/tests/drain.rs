@@ -48,6 +48,12 @@ fn drain_from(fs: &Arc<SimFs>) -> Repository {
     repository
 }
 
+/// How many checkpoints are said to be drained.
+fn drained(repository: &Repository) -> usize {
+    let state = repository.state().expect("state");
+    state.checkpoints().filter(|entry| state.drain().is_drained(entry)).count()
+}
+
 fn round(from: &Repository, to: &Arc<SimFs>) -> stdchk::Result<stdchk::Drained> {
     Drainer::new(target(to)?).round(&from.ground(), &Share::ALL, &AtomicBool::new(false))
 }
@@ -94,12 +100,12 @@ fn a_drain_can_stop_anywhere() {
             there.plan(step, fault);
             let _ = round(&repository, &there);
             there.power_cut(&mut Random::new(step));
-            let said = repository.state().expect("state").drain().drained().count();
+            let said = drained(&repository);
             let is_there = check_alone(&there, &states, &what);
             assert!(is_there.len() >= said, "{what}: {said} are said to be there, of which {is_there:?} are");
             round(&repository, &there).unwrap_or_else(|error| panic!("{what}: {error}"));
             assert_eq!(check_alone(&there, &states, &what), [0, 1, 2], "{what}");
-            assert_eq!(repository.state().expect("state").drain().drained().count(), 3, "{what}");
+            assert_eq!(drained(&repository), 3, "{what}");
         }
     }
 }
@@ -145,4 +151,51 @@ fn what_is_drained_follows() {
     let state = ground.catalog.state().expect("state");
     let report = stdchk::verify(&ground, &state, None, false, &|_, _| {}).expect("verify");
     assert!(report.damage.is_empty(), "{report:?}");
+}
+
+fn set(repository: &Repository, op: DrainOp) {
+    let op = Op::Drain(op);
+    repository.ground().catalog.append(true, &mut |_| Ok(vec![op.clone()])).expect("append");
+}
+
+/// A checkpoint is not the one that had its name before.
+#[test]
+fn a_step_that_is_saved_again_is_drained_again() {
+    let (from, to, states) = (Arc::new(SimFs::new()), Arc::new(SimFs::new()), states(2));
+    let repository = drain_from(&from);
+    save(&repository, 0, &states[0]);
+    round(&repository, &to).expect("round");
+    let id = repository.state().expect("state").checkpoints().next().expect("one").id();
+    repository.forget(std::slice::from_ref(&id)).expect("forget");
+    save(&repository, 0, &states[1]);
+    assert_eq!(repository.state().expect("state").checkpoints().next().expect("one").id(), id);
+    assert_eq!(drained(&repository), 0);
+    round(&repository, &to).expect("round");
+    assert_eq!(drained(&repository), 1);
+    assert_eq!(check_alone(&to, &states[1..], "the newer one"), [0]);
+}
+
+/// Elsewhere, and back: what is there stays named, and what was done for one place counts for no other.
+#[test]
+fn a_drain_may_be_stopped_and_led_elsewhere_and_back() {
+    let (from, states) = (Arc::new(SimFs::new()), states(4));
+    let places = [Arc::new(SimFs::new()), Arc::new(SimFs::new())];
+    let repository = drain_from(&from);
+    for step in 0..4 {
+        save(&repository, step as u64, &states[step]);
+        let place = &places[step % 2];
+        set(&repository, DrainOp::To(format!("place {}", step % 2)));
+        assert_eq!(drained(&repository), 0, "nothing counts that is elsewhere");
+        let late = DrainOp::Copied { since: 1, sequences: vec![1, 2, 3, 4] };
+        assert!(
+            repository.ground().catalog.append(true, &mut |_| Ok(vec![Op::Drain(late.clone())])).is_err()
+        );
+        round(&repository, place).expect("round");
+        assert_eq!(drained(&repository), step + 1);
+        let all: Vec<u64> = (0..=step as u64).collect();
+        assert_eq!(check_alone(place, &states, "all are there"), all);
+        set(&repository, DrainOp::Stop);
+        round(&repository, place).expect("nothing to do");
+        assert_eq!(check_alone(place, &states, "all stay"), all);
+    }
 }

@@ -175,7 +175,7 @@ impl State {
                     self.follow(mirror);
                 }
                 self.drain.carry_out(op, self.number);
-                if let DrainOp::Mirrored(_) = op {
+                if let DrainOp::Mirrored { .. } = op {
                     self.note_drained();
                 }
             }
@@ -190,10 +190,11 @@ impl State {
 
     fn drop_checkpoints(&mut self, ids: &[CheckpointId]) {
         for id in ids {
-            self.drain.forget(id);
             if let Some(app) = self.apps.get_mut(&id.app) {
                 let app = Arc::make_mut(app);
-                app.checkpoints.remove(&(id.step, id.generation));
+                if let Some(entry) = app.checkpoints.remove(&(id.step, id.generation)) {
+                    self.drain.forget(&entry);
+                }
                 if app.checkpoints.is_empty() {
                     app.history = History::default();
                 }
@@ -204,9 +205,12 @@ impl State {
 
     /// What has arrived survives what safe storage survives.
     fn note_drained(&mut self) {
-        for id in self.drain.drained() {
-            let is_news = self.checkpoint(id).is_some_and(|entry| entry.durability != Durability::Drained);
-            if is_news && let Some(app) = self.apps.get_mut(&id.app) {
+        let is_news =
+            |entry: &CheckpointEntry| entry.durability != Durability::Drained && self.drain.is_drained(entry);
+        let news: Vec<CheckpointId> =
+            self.checkpoints().filter(|entry| is_news(entry)).map(CheckpointEntry::id).collect();
+        for id in news {
+            if let Some(app) = self.apps.get_mut(&id.app) {
                 let entry = Arc::make_mut(app).checkpoints.get_mut(&(id.step, id.generation));
                 entry.into_iter().for_each(|entry| entry.durability = Durability::Drained);
             }

@@ -120,7 +120,8 @@ impl Vault {
                 return Ok(done);
             }
         }
-        // Somebody else may have had it mended meanwhile.
+        // Of several copies none alone may be right; or somebody else may have had it mended meanwhile.
+        self.store.mend(name);
         if self.store.copies() > 1 { read(0).map_err(|_| first) } else { Err(first) }
     }
 

@@ -7,7 +7,7 @@ use stdchk_erasure::{Checked, Encoded, Layout, read};
 use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
 
 use super::peer::{Failure, Peer};
-use super::store::{MOVING, PAUSE, PoolStore};
+use super::store::{CHANGES_MAX, MOVING, PAUSE, PoolStore};
 use super::{Spread, View};
 use crate::wire::Question;
 
@@ -50,7 +50,11 @@ impl PoolStore {
             {
                 return Ok(done);
             }
-            let spread = Spread::of(&view, name, code.count());
+            // What is not found where it should be is looked for everywhere.
+            let spread = match is_second {
+                false => Spread::of(&view, name, code),
+                true => Spread::deep(&view, name, code),
+            };
             let done = known.map_or_else(|| spread.layout(), Ok).and_then(|layout| {
                 self.know(name, Some(layout));
                 in_shards(&spread, &layout)
@@ -108,29 +112,50 @@ impl PoolStore {
         )
     }
 
-    /// Has whoever has something of a pack see to it that all its shards are there, and synced.
+    /// Sees to it that all shards of a pack are there, and synced. Whoever has the pack in one piece makes them; who has only a shard of it
+    /// cannot speak for the others, so that all are asked.
     pub(super) fn sync_shards(&self, name: PackName, code: Code) -> Result<()> {
-        let among = |view: &View| {
-            let first = view.takers(name, |_| true);
-            let owners = view.shard_owners(name, code.count());
-            let mut all: Vec<u64> = Vec::new();
-            for id in first.into_iter().chain(owners.into_iter().flatten()).chain(view.holders(name)) {
-                if !all.contains(&id) {
-                    all.push(id);
-                }
+        let mut failure = None;
+        for _ in 0..CHANGES_MAX {
+            let view = self.view();
+            let epoch = view.current().number;
+            let sync = |id: u64| {
+                let question = Question::Sync { epoch, names: vec![name] };
+                view.peer(id).try_ask(&question, &[], None).map(drop)
+            };
+            let first = view.takers(name, |_| true).first().copied();
+            let mut whole = first.filter(|&id| has_whole(&view, id, name));
+            let spread = Spread::deep(&view, name, code);
+            let layout =
+                if whole.is_none() { spread.layout() } else { Err(Error::invalid("not looked for")) };
+            if let Ok(layout) = &layout
+                && spread.is_safe(layout, epoch)
+            {
+                return Ok(());
             }
-            all
-        };
-        self.find_among(name, among, |peer| {
-            let epoch = self.view().current().number;
-            peer.try_ask(&Question::Sync { epoch, names: vec![name] }, &[], None).map(drop)
-        })
+            if whole.is_none() {
+                whole = view.holders(name).into_iter().find(|&id| has_whole(&view, id, name));
+            }
+            let holder = whole.or_else(|| (0..code.count()).find_map(|index| spread.holder(index)));
+            let missing = || Error::new(Kind::NotFound, format!("pack {name} is nowhere in the pool"));
+            let holder = holder.ok_or_else(missing)?;
+            match sync(holder) {
+                Ok(()) if whole.is_some() => return Ok(()),
+                // All shards are asked once more.
+                Ok(()) | Err(Failure::Stale(_)) => _ = self.refresh()?,
+                Err(Failure::Refused(error)) if error.kind() == Kind::NotFound => failure = Some(error),
+                Err(failed) => return Err(failed.into_error(view.peer(holder).address())),
+            }
+        }
+        Err(failure.unwrap_or_else(|| {
+            Error::new(Kind::Conflict, "the pool changes faster than a pack can be made safe")
+        }))
     }
 
     /// Whether all shards are there.
     pub(super) fn are_shards_there(&self, name: PackName, code: Code) -> Result<bool> {
         let view = self.view();
-        let spread = Spread::of(&view, name, code.count());
+        let spread = Spread::deep(&view, name, code);
         match spread.layout() {
             Ok(layout) => Ok((0..layout.count()).all(|index| spread.holder(index).is_some())),
             Err(error) if error.kind() == Kind::NotFound => Ok(false),
@@ -141,8 +166,12 @@ impl PoolStore {
     /// Makes missing and wrong shards again.
     pub(super) fn heal_shards(&self, name: PackName, code: Code) -> Result<()> {
         let view = self.view();
-        let spread = Spread::of(&view, name, code.count());
-        let layout = spread.layout()?;
+        let spread = Spread::deep(&view, name, code);
+        let layout = match spread.layout() {
+            // It may be in one piece still.
+            Err(error) if error.kind() == Kind::NotFound => return self.sync_shards(name, code),
+            layout => layout?,
+        };
         let Some(healed) = spread.heal(&layout, true)? else { return Ok(()) };
         healed.bad.iter().try_for_each(|(index, bytes)| {
             self.put_shard(&view, &spread, &layout, Item::shard(name, *index), &[bytes])
@@ -152,7 +181,7 @@ impl PoolStore {
     /// Puts a pack in the place of its shards.
     pub(super) fn replace_shards(&self, name: PackName, code: Code, pieces: &[&[u8]]) -> Result<()> {
         let view = self.view();
-        let spread = Spread::of(&view, name, code.count());
+        let spread = Spread::deep(&view, name, code);
         let layout = match spread.layout() {
             Ok(layout) => layout,
             Err(error) if error.kind() == Kind::NotFound => return self.replace_in_one(name, pieces),
@@ -192,7 +221,7 @@ impl PoolStore {
         let takers = view.shard_takers(item.pack, layout.count(), |shard, id| {
             shard != index || put(view.peer(id)).map_err(|error| failure = Some(error)).is_ok()
         });
-        match (takers[usize::from(index)], failure) {
+        match (takers.get(usize::from(index)).copied().flatten(), failure) {
             (Some(_), _) => Ok(()),
             (None, Some(error)) => Err(error),
             (None, None) => Err(Error::new(Kind::Io, format!("nobody takes shard {item}"))),
@@ -202,11 +231,12 @@ impl PoolStore {
 
 /// Whether the first who should have a pack in one piece has it.
 fn is_at_first_owner(view: &View, name: PackName) -> bool {
-    let asks = |id: u64| {
-        let peer = view.peer(id);
-        let question = Question::Length { epoch: 0, item: name.into() };
-        !peer.is_suspected()
-            && !matches!(peer.try_ask(&question, &[], None), Err(Failure::Refused(_) | Failure::Lost(_)))
-    };
-    view.takers(name, |_| true).first().is_some_and(|&id| asks(id))
+    view.takers(name, |_| true).first().is_some_and(|&id| has_whole(view, id, name))
+}
+
+/// Whether somebody has a pack in one piece, and says so at once.
+fn has_whole(view: &View, id: u64, name: PackName) -> bool {
+    let peer = view.peer(id);
+    let question = Question::Length { epoch: 0, item: name.into() };
+    !peer.is_suspected() && peer.try_ask(&question, &[], None).is_ok()
 }

@@ -1,8 +1,8 @@
 //! One pack that lies in shards all over the pool.
 
-use stdchk_erasure::{Healed, Layout, Shards, TAIL_BYTES, heal};
-use stdchk_object::pack::check_whole;
-use stdchk_object::{Error, Item, Kind, PackName, Result};
+use stdchk_erasure::{Healed, Layout, Shards, heal};
+use stdchk_object::pack::{PACK_BYTES_MAX, check_whole};
+use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
 
 use super::View;
 use super::peer::{Answer, Failure, Peer};
@@ -12,14 +12,23 @@ use crate::wire::Question;
 pub struct Spread<'v> {
     view: &'v View,
     name: PackName,
+    code: Code,
+    /// Whether everybody is asked before a shard is said to be nowhere.
+    is_deep: bool,
     /// Who has them by each epoch, the current one first.
     owners: Vec<Vec<Option<u64>>>,
 }
 
 impl<'v> Spread<'v> {
-    /// Those of a pack that is cut into `count` at most.
-    pub fn of(view: &'v View, name: PackName, count: u8) -> Spread<'v> {
-        Spread { view, name, owners: view.shard_owners_ever(name, count) }
+    /// Those of a pack of a pool that keeps packs by this code. Shards are looked for where they are most likely; the others bring back what is not
+    /// found there.
+    pub fn of(view: &'v View, name: PackName, code: Code) -> Spread<'v> {
+        Spread { view, name, code, is_deep: false, owners: view.shard_owners_ever(name, code.count()) }
+    }
+
+    /// The same, for those who must know whether a shard is anywhere.
+    pub fn deep(view: &'v View, name: PackName, code: Code) -> Spread<'v> {
+        Spread { is_deep: true, ..Spread::of(view, name, code) }
     }
 
     /// Asks one after the other who may have a shard, until one does; who that is, and what he says.
@@ -31,14 +40,14 @@ impl<'v> Spread<'v> {
         let item = Item::shard(self.name, index);
         let owners = self.owners.iter().filter_map(|owners| *owners.get(usize::from(index))?);
         let (mut asked, mut failure): (Vec<u64>, Option<Error>) = (Vec::new(), None);
-        for id in owners.chain(self.view.shard_overflow(self.name, index)) {
+        for id in owners.chain(self.view.shard_overflow(self.name, index, self.is_deep)) {
             if asked.contains(&id) {
                 continue;
             }
             asked.push(id);
             let peer = self.view.peer(id);
             // The others bring it back faster than somebody who is not there says so.
-            if peer.is_suspected() {
+            if peer.is_suspected() && !self.is_deep {
                 let text = format!("{} did not answer a moment ago", peer.address());
                 failure.get_or_insert_with(|| Error::new(Kind::Io, text));
                 continue;
@@ -52,43 +61,51 @@ impl<'v> Spread<'v> {
         Err(failure.unwrap_or_else(|| Error::new(Kind::NotFound, format!("shard {item} is nowhere"))))
     }
 
-    /// How long a shard is as it is stored, and how it says that the pack is cut; and who has it.
-    fn look(&self, index: u8) -> Result<(u64, u64, Layout)> {
+    /// How a shard says that its pack is cut, and who has it; with an epoch it is also synced, and that is known where it is.
+    fn look(&self, index: u8, epoch: u64) -> Result<(u64, Layout)> {
         let (id, answer) =
-            self.ask(index, |peer, item| peer.try_ask(&Question::Length { epoch: 0, item }, &[], None))?;
-        let (len, layout) = read_length(self.name, &answer)?;
-        Ok((id, len, layout))
+            self.ask(index, |peer, item| peer.try_ask(&Question::Length { epoch, item }, &[], None))?;
+        Ok((id, self.read_length(&answer)?))
     }
 
-    /// How the pack is cut, by the first shard that is found.
+    /// How the pack is cut: by the first shard that is found, or where everybody is asked by what most of them say, since one may lie.
     pub fn layout(&self) -> Result<Layout> {
-        let mut failure = None;
-        for index in 0..self.owners[0].len() as u8 {
-            match self.look(index) {
-                Ok((_, _, layout)) => return Ok(layout),
+        let (mut failure, mut said) = (None, Vec::new());
+        for index in 0..self.code.count() {
+            match self.look(index, 0) {
+                Ok((_, layout)) if !self.is_deep => return Ok(layout),
+                Ok((_, layout)) => said.push(layout),
                 Err(error) if error.kind() == Kind::NotFound => {}
                 Err(error) => failure = Some(error),
             }
         }
+        let most = said.iter().copied().max_by_key(|one| said.iter().filter(|other| *other == one).count());
         let missing = || Error::new(Kind::NotFound, format!("no shard of pack {} is in the pool", self.name));
-        Err(failure.unwrap_or_else(missing))
+        most.ok_or_else(|| failure.unwrap_or_else(missing))
     }
 
     /// Who has a shard.
     pub fn holder(&self, index: u8) -> Option<u64> {
-        self.look(index).ok().map(|(id, ..)| id)
+        self.look(index, 0).ok().map(|(id, _)| id)
+    }
+
+    /// Whether all shards are there, and synced, with those who know no newer epoch.
+    pub fn is_safe(&self, layout: &Layout, epoch: u64) -> bool {
+        (0..layout.count()).all(|index| self.look(index, epoch).is_ok())
     }
 
     /// A shard as it is stored.
     fn stored(&self, index: u8, len: u64) -> Option<Vec<u8>> {
         let read = |peer: &Peer, item| peer.try_ask(&Question::Read { item, offset: 0, len }, &[], None);
-        self.ask(index, read).ok().map(|(_, answer)| answer.bulk)
+        let bulk = self.ask(index, read).ok().map(|(_, answer)| answer.bulk);
+        bulk.filter(|bulk| bulk.len() as u64 == len)
     }
 
     /// The pack, and the shards that are missing or wrong. No more are read than are needed where these are right; all of them where the
     /// wrong ones are wanted.
     pub fn heal(&self, layout: &Layout, all: bool) -> Result<Option<Healed>> {
-        let right = |pack: &[u8]| check_whole(self.name, pack).is_ok();
+        let right =
+            |pack: &[u8]| pack.len() as u64 == layout.pack_len() && check_whole(self.name, pack).is_ok();
         let needed = usize::from(layout.code().data());
         let mut stored: Vec<Option<Vec<u8>>> = vec![None; layout.count().into()];
         for index in 0..layout.count() {
@@ -98,19 +115,18 @@ impl<'v> Spread<'v> {
             stored[usize::from(index)] = self.stored(index, layout.stored_len());
         }
         let healed = heal(self.name, &stored, right)?;
+        let healed = healed.filter(|healed| healed.bad.iter().all(|(index, _)| *index < layout.count()));
         if healed.is_some() || all { Ok(healed) } else { self.heal(layout, true) }
     }
-}
 
-/// The answer to how long a shard is: a u64, and its tail.
-pub fn read_length(name: PackName, answer: &Answer) -> Result<(u64, Layout)> {
-    let bad = || Error::corrupt(format!("what is said of a shard of pack {name} cannot be understood"));
-    let (len, tail) = answer.body.split_first_chunk::<8>().ok_or_else(bad)?;
-    let len = u64::from_le_bytes(*len);
-    if tail.len() != TAIL_BYTES {
-        return Err(bad());
+    /// The answer to how long a shard is: a u64, and its tail. It must say what the pool's code makes of a pack.
+    fn read_length(&self, answer: &Answer) -> Result<Layout> {
+        let bad = || Error::corrupt(format!("what is said of a shard of pack {} makes no sense", self.name));
+        let (len, tail) = answer.body.split_first_chunk::<8>().ok_or_else(bad)?;
+        let (layout, _) = Layout::of_tail(self.name, tail, u64::from_le_bytes(*len))?;
+        let fits = layout.pack_len() <= PACK_BYTES_MAX && layout == Layout::of(self.code, layout.pack_len());
+        if fits { Ok(layout) } else { Err(bad()) }
     }
-    Ok((len, Layout::of_tail(name, tail, len)?.0))
 }
 
 impl Shards for Spread<'_> {

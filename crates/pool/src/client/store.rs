@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use stdchk_catalog::Catalog;
 use stdchk_erasure::Layout;
-use stdchk_object::pack::check_whole;
+use stdchk_object::pack::{PACK_BYTES_MAX, check_whole};
 use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
 use stdchk_store::Store;
 
@@ -15,7 +15,7 @@ use super::peer::{Answer, Failure, Peer};
 use crate::wire::{Key, Question};
 
 /// How often a question is asked again because the pool had changed.
-const CHANGES_MAX: u32 = 8;
+pub(super) const CHANGES_MAX: u32 = 8;
 /// How long a pack is looked for while packs move, and the pause between two looks.
 pub(super) const MOVING: Duration = Duration::from_secs(3);
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
@@ -412,6 +412,11 @@ impl Store for PoolStore {
                     (0..r.count(18)?).map(|_| Ok((Item::decode(r)?, r.varint()?))).collect::<Result<Vec<_>>>()
                 })?;
                 let Some(&(last, _)) = some.last() else { return Ok(()) };
+                let ascends =
+                    some.is_sorted_by(|one, next| one.0 < next.0) && some.first().map(|one| one.0) > after;
+                if !ascends || some.iter().any(|&(_, len)| len > PACK_BYTES_MAX) {
+                    return Err(Error::corrupt(format!("{} lists what cannot be", peer.address())));
+                }
                 after = Some(last);
                 seen.extend(some.into_iter().map(|(item, len)| (item.pack, len)));
             }
@@ -424,7 +429,7 @@ impl Store for PoolStore {
         self.refresh()?;
         for batch in names.chunks(BATCH) {
             let question = Question::Remove { names: batch.to_vec() };
-            for (_, peer) in self.view().members() {
+            for peer in self.view().everybody() {
                 // Who cannot be asked now is told by the next collection that finds these packs with him.
                 if let Err(failure) = peer.try_ask(&question, &[], None) {
                     tracing::debug!("packs stay where they are: {}", failure.into_error(peer.address()));

@@ -76,6 +76,11 @@ impl View {
         &self.peers[&id]
     }
 
+    /// Members of any epoch.
+    pub fn everybody(&self) -> impl Iterator<Item = &Arc<Peer>> {
+        self.peers.values()
+    }
+
     /// Members of the current epoch.
     pub fn members(&self) -> impl Iterator<Item = (u64, &Arc<Peer>)> {
         self.current().members.iter().map(|member| (member.id, self.peer(member.id)))
@@ -153,12 +158,13 @@ impl View {
         self.epochs.iter().map(owners).collect()
     }
 
-    /// Where a shard may be that was refused: those who come next for it.
-    pub fn shard_overflow(&self, name: PackName, index: u8) -> impl Iterator<Item = u64> {
+    /// Where a shard may be that was refused: those who come next for it, a few or all.
+    pub fn shard_overflow(&self, name: PackName, index: u8, all: bool) -> impl Iterator<Item = u64> {
+        let most = if all { usize::MAX } else { OVERFLOW };
         self.epochs.iter().flat_map(move |epoch| {
             let stripe = self.stripe(epoch, name);
-            let next = stripe.shard_order(key_of(name), index).take(OVERFLOW);
-            let wider = epoch.shard_order(key_of(name), index).take(OVERFLOW);
+            let next = stripe.shard_order(key_of(name), index).take(most);
+            let wider = epoch.shard_order(key_of(name), index).take(most);
             let next = next.map(|at| stripe.members[at].id).chain(wider.map(|at| epoch.members[at].id));
             next.collect::<Vec<_>>()
         })

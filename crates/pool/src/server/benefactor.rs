@@ -20,6 +20,8 @@ use crate::wire::{Key, Question, Report};
 
 /// Packs that one answer lists.
 const LIST_MAX: usize = 65_536;
+/// Shards that one answer lists.
+const LIST_SHARDS_MAX: usize = 256;
 /// How often a benefactor says that it is alive, and looks whether the pool has changed.
 const EVERY: Duration = Duration::from_millis(500);
 
@@ -215,7 +217,21 @@ impl BenefactorService {
         }
         shelf.take(item, bytes.len() as u64, replaces, &mut &bytes[..])?;
         shelf.sync(&[item])?;
+        self.check_there(item)?;
+        // While it was written the pool may have changed, and the round for that be over.
+        if self.keeper.epoch() != epoch {
+            self.keeper.copy_soon(item);
+        }
         Ok(())
+    }
+
+    /// What was removed while it came is not there.
+    fn check_there(&self, item: Item) -> Result<()> {
+        if !self.keeper.is_removed(item.pack) {
+            return Ok(());
+        }
+        self.keeper.shelf().remove(&[item])?;
+        Err(Error::new(Kind::Fenced, format!("pack {} was removed", item.pack)))
     }
 
     fn is_whole(&self, item: Item) -> bool {
@@ -238,6 +254,7 @@ impl BenefactorService {
         let shelf = self.keeper.shelf();
         self.keeper.put_begins();
         shelf.take(item, incoming.len, replaces, incoming)?;
+        self.check_there(item)?;
         // While it came the pool may have changed, and the round for that be over.
         if self.keeper.epoch() != epoch {
             if !replaces {
@@ -259,7 +276,10 @@ impl BenefactorService {
         });
         let items = items.collect::<Result<Vec<Item>>>()?;
         shelf.sync(&items)?;
-        items.iter().try_for_each(|&item| self.keeper.settle(item))
+        items.iter().try_for_each(|&item| match item.shard {
+            None => self.keeper.settle(item),
+            Some(index) => self.keeper.secure_all(item.pack, index),
+        })
     }
 
     /// How long something is, and of a shard its tail.
@@ -280,7 +300,12 @@ impl BenefactorService {
     /// What is here, and how long the packs are.
     fn list(&self, after: Option<Item>) -> Result<Reply> {
         let shelf = self.keeper.shelf();
-        let packs = shelf.list(after, LIST_MAX)?;
+        let mut packs = shelf.list(after, LIST_MAX)?;
+        // Each shard is looked into for the length of its pack.
+        let shards = packs.iter().enumerate().filter(|(_, (item, _))| item.shard.is_some());
+        if let Some((end, _)) = shards.map(|(at, item)| (at, *item)).nth(LIST_SHARDS_MAX) {
+            packs.truncate(end);
+        }
         let pack_len = |&(item, len): &(Item, u64)| -> u64 {
             let layout = || Layout::of_tail(item.pack, &tail_of(shelf, item, len).ok()?, len).ok();
             item.shard.and_then(|_| layout()).map_or(len, |(layout, _)| layout.pack_len())
@@ -292,11 +317,6 @@ impl BenefactorService {
                 w.varint(pack_len(pack));
             }
         }))
-    }
-
-    fn forget(&self, names: &[PackName]) -> Result<()> {
-        let shelf = self.keeper.shelf();
-        names.iter().try_for_each(|&name| shelf.remove(&shelf.items_of(name)?))
     }
 }
 
@@ -345,7 +365,7 @@ impl Service for BenefactorService {
             }
             Question::List { after } => self.list(after)?,
             Question::Remove { names } => {
-                self.forget(&names)?;
+                self.keeper.forget(&names)?;
                 Reply::default()
             }
             Question::Drop { item } => {

@@ -4,7 +4,7 @@
 //! It serves the copies of what was just put, the repair after somebody was lost, and the moves after somebody came. Nobody looks after
 //! the whole: each looks after what it holds.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ const BATCH: usize = 1024;
 /// put off by that.
 const YIELD: Duration = Duration::from_millis(400);
 const YIELD_MAX: Duration = Duration::from_secs(3);
+/// How long it is remembered that a pack was removed: longer than anything that was under way then.
+const REMOVED: Duration = Duration::from_secs(180);
 /// How long nothing is tried again that just failed.
 const REST: Duration = Duration::from_millis(500);
 
@@ -49,6 +51,8 @@ struct Inner {
     last_walk: Instant,
     /// What is being secured at this moment.
     at_work: HashSet<PackName>,
+    /// What was removed, and when.
+    removed: HashMap<PackName, Instant>,
     /// The epoch by which everything here was seen to.
     settled: u64,
     /// How far the round through everything has come.
@@ -86,6 +90,7 @@ impl Keeper {
             last_put: Instant::now(),
             last_walk: Instant::now(),
             at_work: HashSet::new(),
+            removed: HashMap::new(),
             settled: 0,
             round: None,
             is_walking: false,
@@ -129,6 +134,25 @@ impl Keeper {
     /// The epoch that is known here.
     pub fn epoch(&self) -> u64 {
         self.locked().view.current().number
+    }
+
+    /// What is known of the pool.
+    pub(super) fn view(&self) -> Arc<View> {
+        self.locked().view.clone()
+    }
+
+    /// Removes all that is here of packs. What is under way of them must not come back: their names are never used again.
+    pub fn forget(&self, names: &[PackName]) -> Result<()> {
+        let mut inner = self.locked();
+        inner.removed.retain(|_, since| since.elapsed() < REMOVED);
+        inner.removed.extend(names.iter().map(|&name| (name, Instant::now())));
+        drop(inner);
+        names.iter().try_for_each(|&name| self.shelf.remove(&self.shelf.items_of(name)?))
+    }
+
+    /// Whether a pack was removed a moment ago.
+    pub fn is_removed(&self, name: PackName) -> bool {
+        self.locked().removed.contains_key(&name)
     }
 
     /// Whether the pool has put this benefactor out.
@@ -278,6 +302,7 @@ impl Keeper {
                 Ok(_) => return Ok(()),
                 // Another one has given it meanwhile; whether that is synced is asked again.
                 Err(Failure::Refused(error)) if error.kind() == Kind::Exists && !is_late => is_late = true,
+                Err(failure @ Failure::Stale(_)) => return Err(failed(failure)),
                 // Whatever it lacks, it is not the pack that it was to get.
                 Err(failure) => return Err(failed(failure).with_kind(Kind::Io)),
             }

@@ -26,11 +26,28 @@ impl Keeper {
             }
             Ok(encoded.get().map(|encoded: &Encoded| encoded.shard(index)).unwrap_or_default())
         };
-        let mut failures = Vec::new();
+        let (mut failures, mut is_over) = (Vec::new(), false);
         let owners = view.shard_takers(name, layout.count(), |index, id| {
+            // Shards that are placed by an epoch that is over would lie where nobody looks first.
+            if is_over {
+                return true;
+            }
             let given = self.give_shard(view, id, Item::shard(name, index), &layout, &|| shard(index));
-            given.map_err(|error| failures.push(error)).is_ok()
+            let given = given.map_err(|error| {
+                is_over |= error.kind() == Kind::Conflict;
+                failures.push(error);
+            });
+            given.is_ok()
         });
+        if is_over {
+            return Err(failures.pop().unwrap_or_else(|| Error::new(Kind::Conflict, "the epoch is over")));
+        }
+        // It is given up only when readers find what was made of it.
+        let found = Spread::deep(view, name, code);
+        if let Some(index) = (0..layout.count()).find(|&index| found.holder(index).is_none()) {
+            let text = format!("shard {index} of pack {name} was given away, and is not found");
+            return Err(Error::new(Kind::Io, text));
+        }
         // A pack in one piece is safer than too few shards.
         self.check_count(name, &layout, owners.iter().flatten().count(), failures).map(|()| false)
     }
@@ -47,6 +64,9 @@ impl Keeper {
         if id != self.id {
             let with = &mut |put: &dyn Fn(&[&[u8]]) -> _| Ok(put(&shard()?));
             return self.give_bytes(view, id, item, layout.stored_len(), with);
+        }
+        if self.is_removed(item.pack) {
+            return Err(Error::new(Kind::NotFound, format!("pack {} was removed", item.pack)));
         }
         if self.shelf.length(item).is_err() {
             let bytes = shard()?.concat();
@@ -72,11 +92,7 @@ impl Keeper {
     /// Gives a shard to its owner, and makes again those after it that are nowhere; whether it must stay here.
     pub(super) fn secure_shard(&self, view: &View, name: PackName, index: u8) -> Result<bool> {
         let item = Item::shard(name, index);
-        let length = self.shelf.length(item)?;
-        let at = length.checked_sub(TAIL_BYTES as u64);
-        let at = at.ok_or_else(|| Error::corrupt(format!("shard {item} is too short")))?;
-        let tail = self.shelf.give(item, at, TAIL_BYTES as u64)?.slices().concat();
-        let (layout, _) = Layout::of_tail(name, &tail, length)?;
+        let layout = self.layout_of(name, index)?;
         let mut failure = None;
         let owners = view.shard_takers(name, layout.count(), |of, id| {
             let mut given = || self.give_to(view, id, item).map_err(|error| failure = Some(error)).is_ok();
@@ -85,7 +101,11 @@ impl Keeper {
         let ideal = view.shard_owners(name, layout.count());
         let (owner, ideal) = (owners[usize::from(index)], ideal[usize::from(index)]);
         let stays = view.members().any(|(id, _)| id == self.id);
-        self.secure_next(view, name, index, &layout)?;
+        let next = self.secure_next(view, name, index, &layout, false);
+        if stays {
+            // Who leaves gives away what it has, whatever others lack.
+            next?;
+        }
         match owner {
             // It may go only to whoever has it where nobody refuses: he never gives it up himself.
             Some(id) => Ok(stays && (id == self.id || ideal != Some(id))),
@@ -96,18 +116,47 @@ impl Keeper {
         }
     }
 
-    /// Makes the shards again that come after one and are nowhere, up to one that is there.
-    fn secure_next(&self, view: &View, name: PackName, index: u8, layout: &Layout) -> Result<()> {
+    /// Sees to it that all shards of a pack are there, of which one is here.
+    pub(super) fn secure_all(&self, name: PackName, index: u8) -> Result<()> {
+        let view = self.view();
+        let layout = self.layout_of(name, index)?;
+        self.secure_next(&view, name, index, &layout, true)?;
+        let spread = Spread::deep(&view, name, view.class.code.unwrap_or(layout.code()));
+        match (0..layout.count()).find(|&index| spread.holder(index).is_none()) {
+            None => Ok(()),
+            Some(missing) => Err(Error::new(Kind::Io, format!("shard {missing} of pack {name} is nowhere"))),
+        }
+    }
+
+    /// How the pack is cut of which a shard is here.
+    fn layout_of(&self, name: PackName, index: u8) -> Result<Layout> {
+        let item = Item::shard(name, index);
+        let length = self.shelf.length(item)?;
+        let at = length.checked_sub(TAIL_BYTES as u64);
+        let at = at.ok_or_else(|| Error::corrupt(format!("shard {item} is too short")))?;
+        let tail = self.shelf.give(item, at, TAIL_BYTES as u64)?.slices().concat();
+        Ok(Layout::of_tail(name, &tail, length)?.0)
+    }
+
+    /// Makes the shards again that come after one and are nowhere: up to one that is there, or all. What cannot be made again is lost, and
+    /// no trying helps.
+    fn secure_next(&self, view: &View, name: PackName, index: u8, layout: &Layout, all: bool) -> Result<()> {
         let count = layout.count();
         let others = (1..count).map(|step| (index + step) % count);
-        let spread = Spread::of(view, name, count);
+        let spread = Spread::deep(view, name, view.class.code.unwrap_or(layout.code()));
         for next in others {
             let is_here = self.shelf.length(Item::shard(name, next)).is_ok();
             if is_here || spread.holder(next).is_some() || self.is_in_one_piece(view, name) {
-                break;
+                if all { continue } else { break }
             }
             tracing::debug!("shard {next} of pack {name} is made again");
-            self.make_again(view, &spread, name, next, layout)?;
+            match self.make_again(view, &spread, name, next, layout) {
+                Err(error) if error.kind() == Kind::Corrupt && !all => {
+                    tracing::warn!("{error}");
+                    return Ok(());
+                }
+                done => done?,
+            }
         }
         Ok(())
     }
