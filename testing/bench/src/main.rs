@@ -5,6 +5,7 @@
 
 mod ageing;
 mod contenders;
+mod erasure;
 mod inputs;
 mod noise;
 mod pool;
@@ -26,7 +27,7 @@ struct Bench {
 type Experiment = fn(&Bench);
 
 /// What is measured, in this order, unless `--only` names some.
-const EXPERIMENTS: [(&str, Experiment); 10] = [
+const EXPERIMENTS: [(&str, Experiment); 11] = [
     ("generated", |bench| series::measure(bench, &inputs::generated(&bench.dir, bench.mib))),
     ("unaligned", |bench| series::measure(bench, &inputs::unaligned(&bench.dir, bench.mib))),
     ("lammps", |bench| of_a_program(bench, inputs::gcore_of_lammps(&bench.dir))),
@@ -36,6 +37,7 @@ const EXPERIMENTS: [(&str, Experiment); 10] = [
     ("growth", ageing::growth),
     ("deleting", ageing::deleting),
     ("noise", noise::measure),
+    ("erasure", erasure::measure),
     ("pool", pool::measure),
 ];
 

@@ -28,23 +28,15 @@ struct Pool<'b> {
 }
 
 impl<'b> Pool<'b> {
-    fn start(bench: &'b Bench, replicas: usize, benefactors: usize) -> Pool<'b> {
+    fn start(bench: &'b Bench, class: [&str; 2], benefactors: usize) -> Pool<'b> {
         let dir = bench.path("pool");
         std::fs::create_dir(&dir).expect("a folder for a pool");
         let mut pool = Pool { bench, dir, address: String::new(), processes: Vec::new() };
         let key = pool.path("key");
         pool.run(&["pool", "key", &key]).go();
-        let (state, replicas) = (pool.path("state"), replicas.to_string());
-        pool.address = pool.spawn(&[
-            "pool",
-            "start",
-            "--listen",
-            "127.0.0.1:0",
-            "--state",
-            &state,
-            "--replicas",
-            &replicas,
-        ]);
+        let state = pool.path("state");
+        let start = ["pool", "start", "--listen", "127.0.0.1:0", "--state", &state, class[0], class[1]];
+        pool.address = pool.spawn(&start);
         for benefactor in 0..benefactors {
             let domain = format!("host={benefactor}");
             pool.spawn(&["pool", "join", &pool.address.clone(), "--memory", "4GiB", "--domain", &domain]);
@@ -155,7 +147,7 @@ pub fn measure(bench: &Bench) {
     for round in 0..bench.rounds {
         figures.add("one stream of iperf3", bytes / loopback());
         for replicas in [1, 2] {
-            let pool = Pool::start(bench, replicas, 4);
+            let pool = Pool::start(bench, ["--replicas", &replicas.to_string()], 4);
             std::fs::write(&file, &image).expect("room for the input");
             // Memory that was never touched would be measured otherwise.
             pool.save("bench", 1, &file, "staged");
@@ -185,6 +177,7 @@ pub fn measure(bench: &Bench) {
                 figures.add("first save, replicated, 2 copies", pool.save("bench", 4, &file, "replicated"));
             }
         }
+        shards(bench, &mut figures, &file, &image);
         image[..8].copy_from_slice(&(round as u64).to_le_bytes());
     }
     figures.print("seconds");
@@ -206,6 +199,13 @@ pub fn measure(bench: &Bench) {
         figures.ratio("first save, staged, 2 copies", "first save, staged, 1 copy"),
         "at most 1.25",
     );
+    line(
+        "time of shards 3+1, replicated, against two copies",
+        figures.ratio("first save, replicated, 3+1", "first save, replicated, 2 copies"),
+        "",
+    );
+    line("restore from shards, against from one copy", figures.ratio("restore", "restore, 3+1"), "");
+    line("the same, one benefactor of four lost", figures.ratio("restore", "restore, 3+1, one is lost"), "");
     let per_gb = benefactors / bench.rounds as f64 / (bytes / 1e9);
     println!("\nProcessor seconds of all benefactors for a GB that is saved: {per_gb:.2}\n");
     commits(bench);
@@ -213,9 +213,35 @@ pub fn measure(bench: &Bench) {
     remove(&file);
 }
 
+/// The same by shards of which one may be lost, among the same four.
+fn shards(bench: &Bench, figures: &mut Figures, file: &std::path::Path, image: &[u8]) {
+    std::fs::write(file, image).expect("room for the input");
+    let mut pool = Pool::start(bench, ["--erasure", "3+1"], 4);
+    pool.save("bench", 1, file, "staged");
+    pool.clear();
+    figures.add("first save, staged, 3+1", pool.save("bench", 2, file, "staged"));
+    pool.clear();
+    figures.add("first save, replicated, 3+1", pool.save("bench", 3, file, "replicated"));
+    pool.run(&["pool", "wait"]).go();
+    let to = bench.path("restored");
+    let mut restored = |pool: &Pool, name: &str| {
+        sync_all();
+        let mut restore = pool.run(&[]);
+        restore.args(&["restore", "bench@3", "--to", to.to_str().expect("a path that is text")]);
+        figures.add(name, restore.go());
+        assert!(std::fs::read(to.join("state")).expect("restored") == image, "wrong bytes");
+        remove(&to);
+    };
+    restored(&pool, "restore, 3+1");
+    let lost = pool.processes.last_mut().expect("a benefactor");
+    lost.kill().expect("it runs");
+    lost.wait().expect("it ends");
+    restored(&pool, "restore, 3+1, one is lost");
+}
+
 /// Small checkpoints, as many as go in a while: by threads of one process that each keep their connections, and by processes.
 fn commits(bench: &Bench) {
-    let pool = Pool::start(bench, 1, 2);
+    let pool = Pool::start(bench, ["--replicas", "1"], 2);
     let key = pool::Key::read(&pool.dir.join("key")).expect("a key");
     let url = format!("pool://{}", pool.address);
     let begun = Instant::now();
@@ -270,7 +296,7 @@ fn commits(bench: &Bench) {
 
 /// Sixteen savers at once against one.
 fn together(bench: &Bench) {
-    let pool = Pool::start(bench, 1, 4);
+    let pool = Pool::start(bench, ["--replicas", "1"], 4);
     let mib = (bench.mib / SAVERS / 2).max(1);
     let files: Vec<PathBuf> = (0..SAVERS).map(|saver| bench.path(&format!("rank{saver}"))).collect();
     for (saver, file) in files.iter().enumerate() {
