@@ -173,12 +173,13 @@ fn drain_pool(repository: &Repository, id: u64, is_ending: &AtomicBool, tally: &
     let Some(packs) = repository.pool_store() else { return Ok(()) };
     let mut ground = repository.ground();
     ground.memory = MEMORY;
-    let mut drainer: Option<(String, Drainer)> = None;
+    let mut drainer: Option<(u64, Drainer)> = None;
     while !is_ending.load(Ordering::Relaxed) {
-        let place = ground.catalog.state()?.drain().to().map(str::to_owned);
-        match (place, &mut drainer) {
+        let state = ground.catalog.state()?;
+        let since = state.drain().since();
+        match (state.drain().to(), &mut drainer) {
             (None, drainer) => *drainer = None,
-            (Some(place), Some((known, drainer))) if *known == place => {
+            (Some(_), Some((known, drainer))) if *known == since => {
                 packs.refresh()?;
                 let share = Share {
                     copies: &|name| packs.first_owner(name) == Some(id),
@@ -193,8 +194,7 @@ fn drain_pool(repository: &Repository, id: u64, is_ending: &AtomicBool, tally: &
                 }
             }
             (Some(place), drainer) => {
-                let target = open(&place)?;
-                *drainer = Some((place, Drainer::new(target)));
+                *drainer = Some((since, Drainer::new(open(place)?, since)));
                 continue;
             }
         }

@@ -66,6 +66,8 @@ pub struct Drained {
 /// Drains to one place, round after round.
 pub struct Drainer {
     target: Target,
+    /// The record that chose it: what is done counts for that choice only.
+    since: u64,
     /// Packs that are known to be there.
     there: Mutex<HashSet<PackName>>,
     /// Packs that this one has put there: the others are not known to be durable.
@@ -90,10 +92,11 @@ fn shape_of(state: &State) -> Shape {
 type Packs = BTreeMap<PackName, u64>;
 
 impl Drainer {
-    /// To that place.
-    pub fn new(target: Target) -> Drainer {
+    /// To that place, which record `since` chose.
+    pub fn new(target: Target, since: u64) -> Drainer {
         Drainer {
             target,
+            since,
             there: Mutex::default(),
             own: Mutex::default(),
             waiting: HashMap::new(),
@@ -110,7 +113,10 @@ impl Drainer {
         let mut done = Drained::default();
         let state = ground.catalog.state()?;
         self.waiting.retain(|sequence, _| state.checkpoints().any(|entry| entry.sequence == *sequence));
-        let since = state.drain().since();
+        let since = self.since;
+        if state.drain().to().is_none() || state.drain().since() != since {
+            return Ok(done);
+        }
         let mut arrived = Vec::new();
         // What has arrived is named also where something went wrong after it.
         let copied = match state.checkpoints().any(|entry| self.is_todo(&state, entry, share)) {

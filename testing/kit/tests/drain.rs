@@ -55,7 +55,8 @@ fn drained(repository: &Repository) -> usize {
 }
 
 fn round(from: &Repository, to: &Arc<SimFs>) -> stdchk::Result<stdchk::Drained> {
-    Drainer::new(target(to)?).round(&from.ground(), &Share::ALL, &AtomicBool::new(false))
+    let since = from.state()?.drain().since();
+    Drainer::new(target(to)?, since).round(&from.ground(), &Share::ALL, &AtomicBool::new(false))
 }
 
 /// What is there can be read from there alone; the steps.
@@ -120,7 +121,8 @@ fn what_is_drained_follows() {
     let opens = safe.clone();
     let store = ground.store.clone();
     ground.store = Arc::new(Tiered::new(store, ground.catalog.clone(), Box::new(move |_| Ok(opens.clone()))));
-    let mut drainer = Drainer::new(safe);
+    let since = repository.state().expect("state").drain().since();
+    let mut drainer = Drainer::new(safe, since);
     let mut kept = Vec::new();
     let mut compacted = 0;
     for (step, state) in states.iter().enumerate() {
