@@ -1,56 +1,81 @@
 //! The state in memory, and the order of decisions.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use stdchk_catalog::{Catalog, Decide, Op, Record, State, random};
 use stdchk_object::{Error, Kind, Result, SessionId};
 use stdchk_store_dir::fs::Fs;
 
 use crate::files::Files;
+use crate::journal::{Journal, Limits, Newer};
+use crate::signs::{HeardSigns, Signs};
 
 /// Records after which a snapshot is made.
 const SNAPSHOT_EVERY: u64 = 4096;
 /// Records that are kept in memory, for those who were here a little while ago.
 const RECENT_MAX: usize = 4096;
+/// How often a decision is made again because others were faster.
+const RETRIES_MAX: u32 = 10_000;
 
-/// A catalog in the memory of one process, and in a log that only this process writes.
+/// A catalog in the memory of one process, and in a log that this process writes: alone, or with others who do the same.
 pub struct LogCatalog {
-    fs: Arc<dyn Fs>,
-    place: String,
     inner: Mutex<Inner>,
-    /// Whoever writes holds these, and not the state.
-    files: Mutex<Files>,
+    /// Whoever writes holds this, and not the state.
+    journal: Mutex<Box<dyn Journal>>,
     turn_ended: Condvar,
-    beats: Mutex<HashMap<SessionId, Instant>>,
-    begun: Instant,
+    beats: Box<dyn Signs>,
+    limits: Limits,
+    is_shared: bool,
     snapshot_every: u64,
 }
 
 struct Inner {
-    /// Where all decisions so far lead to.
+    /// Where all that was written leads to.
     state: Arc<State>,
+    /// Where all decisions so far lead to.
+    decided: State,
     /// Changes whenever what others were shown may not be so any more.
     boot: u64,
-    /// The newest records, as encoded.
+    /// The newest records that were written, as encoded.
     recent: VecDeque<Arc<[u8]>>,
     /// Records that the next turn writes.
-    pending: Vec<Arc<[u8]>>,
-    /// Records up to these were written, and are durable; up to this one somebody waits for durability.
-    written: u64,
+    pending: Vec<Pending>,
+    /// The newest record that may matter to savers: what they decided upon an earlier state has to be decided anew.
+    barrier: u64,
+    /// Records up to this one are durable; up to this one somebody waits for durability.
     durable: u64,
     wanted: u64,
     snapshot: u64,
-    /// Whether somebody is writing.
+    /// Whether somebody is writing; turns that have begun; the newest turn that has gone well.
     is_turn: bool,
-    /// The boot that ended because a write failed, and how that failed.
-    failure: Option<(u64, String)>,
+    turns: u64,
+    done: u64,
+    /// The newest turn that has failed, and how.
+    failed: (u64, String),
+    /// How often everything was read anew.
+    readings: u64,
     /// Whether what is in memory may be more than what is on the medium, which could not be read since.
     is_broken: bool,
     /// Whether what was read since has to be written anew.
     is_doubtful: bool,
 }
+
+/// A record on its way, and what became of it.
+struct Pending {
+    record: Record,
+    sealed: Arc<[u8]>,
+    fate: Arc<AtomicU8>,
+}
+
+const UNDECIDED: u8 = 0;
+const WRITTEN: u8 = 1;
+/// Others were faster.
+const DROPPED: u8 = 2;
+/// Nobody knows.
+const FAILED: u8 = 3;
 
 /// What somebody lacks who knows the records up to some number.
 pub struct Tail {
@@ -70,18 +95,42 @@ pub struct Submitted {
     pub tail: Tail,
 }
 
+/// Upon what something was decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upon {
+    /// The boot, and the newest record that was known.
+    pub boot: u64,
+    /// See there.
+    pub number: u64,
+    /// Whether it stays right whatever savers do meanwhile; see [`Catalog::append_as_saver`].
+    pub as_saver: bool,
+}
+
+/// What savers do to a state that other savers need not know.
+fn is_savers(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Open(_) | Op::AddPart(..) | Op::Commit(..) | Op::End(_) | Op::Restarted(..) | Op::Drain(_)
+    )
+}
+
 impl LogCatalog {
     /// The catalog in a folder of files, of which this process must be the only user. `place` names it in messages.
     pub fn open(fs: Arc<dyn Fs>, place: &str) -> Result<LogCatalog> {
-        let (files, state) = Files::open(fs.clone(), place)?;
+        LogCatalog::on(Box::new(Files::of(fs, place)), Box::new(HeardSigns::new(Duration::MAX)))
+    }
+
+    /// The catalog in a journal.
+    pub fn on(mut journal: Box<dyn Journal>, beats: Box<dyn Signs>) -> Result<LogCatalog> {
+        let state = journal.read()?;
+        let shared = journal.shared();
         Ok(LogCatalog {
-            fs,
-            place: place.to_owned(),
-            inner: Mutex::new(Inner::new(state)?),
-            files: Mutex::new(files),
+            inner: Mutex::new(Inner::new(state, shared)?),
+            limits: journal.limits(),
+            journal: Mutex::new(journal),
             turn_ended: Condvar::new(),
-            beats: Mutex::default(),
-            begun: Instant::now(),
+            beats,
+            is_shared: shared.is_some(),
             snapshot_every: SNAPSHOT_EVERY,
         })
     }
@@ -91,14 +140,17 @@ impl LogCatalog {
         LogCatalog { snapshot_every: records.max(1), ..self }
     }
 
+    fn journal(&self) -> MutexGuard<'_, Box<dyn Journal>> {
+        self.journal.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     fn locked(&self) -> Result<MutexGuard<'_, Inner>> {
         let mut inner = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if inner.is_broken {
-            let mut files = self.files.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let (reopened, state) = Files::open(self.fs.clone(), &self.place)?;
-            let failure = inner.failure.take();
-            *files = reopened;
-            *inner = Inner { failure, is_doubtful: true, ..Inner::new(state)? };
+            let fresh = Inner::new(self.journal().read()?, None)?;
+            let failed = std::mem::take(&mut inner.failed);
+            let (turns, done, readings) = (inner.turns, inner.done, inner.readings + 1);
+            *inner = Inner { turns, done, failed, readings, is_doubtful: true, ..fresh };
         }
         Ok(inner)
     }
@@ -108,8 +160,7 @@ impl LogCatalog {
     fn locked_to_append(&self) -> Result<MutexGuard<'_, Inner>> {
         let mut inner = self.locked()?;
         if inner.is_doubtful {
-            let mut files = self.files.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            files.snapshot(&inner.state)?;
+            self.journal().snapshot(&inner.state)?;
             inner.is_doubtful = false;
         }
         Ok(inner)
@@ -118,128 +169,259 @@ impl LogCatalog {
     /// What somebody lacks who knows the records up to `number` of `boot`.
     pub fn tail(&self, boot: u64, number: u64) -> Result<Tail> {
         let inner = self.locked()?;
-        Ok(self.written(inner, false)?.tail(boot, number))
+        Ok(self.caught_up(inner, false)?.tail(boot, number))
     }
 
-    /// Appends what was decided upon the record `number` of `boot`, if that is still the newest.
-    pub fn submit(&self, boot: u64, number: u64, ops: Vec<Op>, durable: bool) -> Result<Submitted> {
+    /// Appends what was decided upon some state, if that is still the newest, or what came since does not matter.
+    pub fn submit(&self, upon: Upon, ops: Vec<Op>, durable: bool) -> Result<Submitted> {
         // Who asks for durability is told of what is written anew, too.
-        let mut inner = if ops.is_empty() && !durable { self.locked()? } else { self.locked_to_append()? };
-        let accepted = (inner.boot, inner.state.number()) == (boot, number);
-        if accepted {
-            inner.append(ops)?;
+        let is_write = durable || !ops.is_empty();
+        let mut inner = if is_write { self.locked_to_append()? } else { self.locked()? };
+        let mut accepted = false;
+        if ops.is_empty() {
+            let (boot, number) = (inner.boot, inner.decided.number());
+            if durable {
+                inner.wanted = number;
+            }
+            inner = self.caught_up(inner, durable)?;
+            accepted = (boot, number) == (upon.boot, upon.number) && inner.state.number() == number;
         }
-        let inner = self.written(inner, durable && accepted)?;
-        Ok(Submitted { accepted, tail: inner.tail(boot, number) })
+        while !accepted && !ops.is_empty() && inner.allows(upon, &ops)? {
+            let (number, fate) = inner.append(ops.clone())?;
+            (inner, accepted) = self.written(inner, number, &fate, durable)?;
+            if !upon.as_saver {
+                break;
+            }
+        }
+        if !accepted {
+            inner = self.caught_up(inner, false)?;
+        }
+        Ok(Submitted { accepted, tail: inner.tail(upon.boot, upon.number) })
     }
 
-    /// Waits until all that was decided until now is written, or durable; does it, if nobody else is at it.
+    /// Waits until somebody's record is written, or durable; says whether it is part of the log.
     fn written<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
+        number: u64,
+        fate: &AtomicU8,
         durable: bool,
-    ) -> Result<MutexGuard<'a, Inner>> {
-        let (boot, number) = (inner.boot, inner.state.number());
+    ) -> Result<(MutexGuard<'a, Inner>, bool)> {
+        let readings = inner.readings;
         if durable {
             inner.wanted = inner.wanted.max(number);
         }
         loop {
-            if inner.boot != boot || inner.is_broken {
-                let ended = inner.failure.as_ref().filter(|(ended, _)| *ended == boot);
-                let why = ended.map_or("an earlier write failed", |(_, why)| why.as_str());
-                return Err(Error::new(Kind::Io, format!("the catalog's log could not be written: {why}")));
+            let is_lost = inner.readings != readings || inner.is_broken;
+            match fate.load(Ordering::Relaxed) {
+                DROPPED => return Ok((inner, false)),
+                FAILED => return Err(inner.failure()),
+                WRITTEN if !durable || inner.durable >= number && !is_lost => return Ok((inner, true)),
+                _ if is_lost => return Err(inner.failure()),
+                _ => inner = self.next_turn(inner),
             }
-            if number <= if durable { inner.durable } else { inner.written } {
-                return Ok(inner);
-            }
-            inner = if inner.is_turn {
-                self.turn_ended.wait(inner).unwrap_or_else(|poisoned| poisoned.into_inner())
-            } else {
-                self.take_turn(inner)
-            };
         }
     }
 
-    /// Writes all that is pending, and makes it durable if anybody waits for that.
+    /// Waits until all that was decided until now, here and by others, is written, or durable.
+    fn caught_up<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        durable: bool,
+    ) -> Result<MutexGuard<'a, Inner>> {
+        let (readings, number, turn) = (inner.readings, inner.decided.number(), inner.turns + 1);
+        loop {
+            if inner.readings != readings || inner.is_broken || self.is_shared && inner.failed.0 >= turn {
+                return Err(inner.failure());
+            }
+            let reached = if durable { inner.durable } else { inner.state.number() };
+            // What others write is found by a turn that begins only now.
+            if if self.is_shared { inner.done >= turn } else { reached >= number } {
+                return Ok(inner);
+            }
+            inner = self.next_turn(inner);
+        }
+    }
+
+    /// Waits for the turn that somebody takes, or takes one.
+    fn next_turn<'a>(&'a self, inner: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
+        if inner.is_turn {
+            self.turn_ended.wait(inner).unwrap_or_else(|poisoned| poisoned.into_inner())
+        } else {
+            self.take_turn(inner)
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Writes all that is pending, and makes it durable if anybody waits for that; or finds what others have written.
     fn take_turn<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
         inner.is_turn = true;
-        let records = std::mem::take(&mut inner.pending);
-        let target = inner.state.number();
-        let sync = inner.wanted > inner.durable;
-        let snapshot = (target >= inner.snapshot + self.snapshot_every).then(|| inner.state.clone());
+        inner.turns += 1;
+        let most = self.limits.of(inner.pending.iter().map(|pending| pending.sealed.len()));
+        let most = most.min(inner.pending.len());
+        let records: Vec<Pending> = inner.pending.drain(..most).collect();
+        let (known, sync) = (inner.state.number(), inner.wanted > inner.durable);
         drop(inner);
-        let mut files = self.files.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let done = files.append(&records).and_then(|()| if sync { files.sync() } else { Ok(()) });
-        if let (Ok(()), Some(state)) = (&done, &snapshot)
-            && let Err(error) = files.snapshot(state)
-        {
-            // The log stands without it; the next one gets another chance.
-            tracing::warn!("the catalog's snapshot {} was not made: {error}", state.number());
-        }
-        drop(files);
-        let mut inner = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        inner.is_turn = false;
+        let done = self.write(known, &records, sync);
+        let mut inner = self.inner();
+        let done = done.and_then(|newer| match newer {
+            None => inner.take_written(&records, sync || self.is_shared),
+            Some(newer) => inner.take_newer(newer, &records),
+        });
         match done {
-            Ok(()) => {
-                inner.written = target;
-                inner.durable = if sync { target } else { inner.durable };
-                inner.snapshot = if snapshot.is_some() { target } else { inner.snapshot };
-            }
-            Err(error) => {
-                inner.failure = Some((inner.boot, error.to_string()));
-                inner.is_broken = true;
-            }
+            Ok(()) => inner.done = inner.turns,
+            Err(error) => inner.fail(error, &records, self.is_shared),
         }
+        let is_due = inner.state.number() >= inner.snapshot + self.snapshot_every;
+        if is_due && !inner.is_broken {
+            let state = inner.state.clone();
+            drop(inner);
+            // The log stands without it; the next one gets another chance.
+            if let Err(error) = self.journal().snapshot(&state) {
+                tracing::warn!("the catalog's snapshot {} was not made: {error}", state.number());
+            }
+            inner = self.inner();
+            inner.snapshot = state.number();
+        }
+        inner.is_turn = false;
         self.turn_ended.notify_all();
         inner
     }
 
-    /// The newest state, by reference to what is in memory.
-    fn with_state<T>(&self, look: impl FnOnce(&Arc<State>) -> T) -> Result<T> {
-        let inner = self.locked()?;
-        Ok(look(&self.written(inner, false)?.state))
+    /// Hands records to the journal that follow record `known`. What others have written, where that comes first.
+    fn write(&self, known: u64, records: &[Pending], sync: bool) -> Result<Option<Newer>> {
+        let mut journal = self.journal();
+        let sealed: Vec<Arc<[u8]>> = records.iter().map(|pending| pending.sealed.clone()).collect();
+        let appended = !sealed.is_empty() && journal.append(known + 1, &sealed)?;
+        if !appended && (self.is_shared || !sealed.is_empty()) {
+            return journal.newer(known).map(Some);
+        }
+        if sync {
+            journal.sync()?;
+        }
+        Ok(None)
     }
 
-    fn beats(&self) -> MutexGuard<'_, HashMap<SessionId, Instant>> {
-        self.beats.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// The newest state, by reference to what is in memory.
+    fn newest(&self) -> Result<Arc<State>> {
+        Ok(self.caught_up(self.locked()?, false)?.state.clone())
     }
 }
 
 impl Inner {
-    fn new(state: State) -> Result<Inner> {
+    fn new(state: State, shared: Option<u64>) -> Result<Inner> {
         let number = state.number();
         Ok(Inner {
+            decided: state.clone(),
             state: Arc::new(state),
-            boot: u64::from_le_bytes(random()?),
+            boot: shared.map_or_else(|| random().map(u64::from_le_bytes), Ok)?,
             recent: VecDeque::new(),
             pending: Vec::new(),
-            written: number,
+            barrier: number,
             durable: number,
             wanted: number,
             snapshot: number,
             is_turn: false,
-            failure: None,
+            turns: 0,
+            done: 0,
+            failed: (0, String::new()),
+            readings: 0,
             is_broken: false,
             is_doubtful: false,
         })
     }
 
-    /// Makes the next record.
-    fn append(&mut self, ops: Vec<Op>) -> Result<()> {
-        if ops.is_empty() {
-            return Ok(());
+    /// Whether something may be the next record, by what it was decided upon. It is an error where that was the newest state, which forbids
+    /// it.
+    fn allows(&self, upon: Upon, ops: &[Op]) -> Result<bool> {
+        let newest = self.decided.number();
+        let may_follow = ops.iter().try_for_each(|op| self.decided.check(op));
+        if (self.boot, newest) == (upon.boot, upon.number) {
+            return may_follow.map(|()| true);
         }
-        ops.iter().try_for_each(|op| self.state.check(op))?;
-        let number = self.state.number() + 1;
+        let is_near = self.boot == upon.boot && (self.barrier..=newest).contains(&upon.number);
+        Ok(upon.as_saver && is_near && may_follow.is_ok())
+    }
+
+    /// Makes the next record, which was found to be allowed.
+    fn append(&mut self, ops: Vec<Op>) -> Result<(u64, Arc<AtomicU8>)> {
+        let number = self.decided.number() + 1;
         let record = Record::new(number, ops)?;
-        let sealed: Arc<[u8]> = record.encode().into();
-        Arc::make_mut(&mut self.state).apply(&record)?;
-        self.pending.push(sealed.clone());
+        self.decided.apply(&record)?;
+        self.note_barrier(&record);
+        let (sealed, fate) = (record.encode().into(), Arc::new(AtomicU8::new(UNDECIDED)));
+        self.pending.push(Pending { record, sealed, fate: fate.clone() });
+        Ok((number, fate))
+    }
+
+    fn note_barrier(&mut self, record: &Record) {
+        if !record.ops.iter().all(is_savers) {
+            self.barrier = self.barrier.max(record.number);
+        }
+    }
+
+    /// Takes one record into the state that is shown.
+    fn show(&mut self, record: &Record, sealed: Arc<[u8]>) -> Result<()> {
+        Arc::make_mut(&mut self.state).apply(record)?;
         self.recent.push_back(sealed);
         if self.recent.len() > RECENT_MAX {
             self.recent.pop_front();
         }
         Ok(())
+    }
+
+    fn take_written(&mut self, records: &[Pending], is_durable: bool) -> Result<()> {
+        for pending in records {
+            self.show(&pending.record, pending.sealed.clone())?;
+            pending.fate.store(WRITTEN, Ordering::Relaxed);
+        }
+        if is_durable {
+            self.durable = self.state.number();
+        }
+        Ok(())
+    }
+
+    /// Takes in what others have written; what was to be written here comes too late, if there is any.
+    fn take_newer(&mut self, newer: Newer, records: &[Pending]) -> Result<()> {
+        match newer {
+            Newer::Records(newer) if newer.is_empty() && records.is_empty() => return Ok(()),
+            Newer::Records(newer) => {
+                for sealed in newer {
+                    let record = Record::decode(self.state.number() + 1, &sealed)?;
+                    self.note_barrier(&record);
+                    self.show(&record, sealed)?;
+                }
+            }
+            Newer::State(state) => {
+                (self.barrier, self.snapshot) = (state.number(), state.number());
+                self.state = Arc::new(*state);
+                self.recent.clear();
+            }
+        }
+        self.durable = self.state.number();
+        self.drop_pending(records, DROPPED);
+        Ok(())
+    }
+
+    fn drop_pending(&mut self, records: &[Pending], fate: u8) {
+        let later = std::mem::take(&mut self.pending);
+        records.iter().chain(&later).for_each(|pending| pending.fate.store(fate, Ordering::Relaxed));
+        self.decided = (*self.state).clone();
+    }
+
+    /// Nobody knows what became of the records; where others write too, the next turn finds it.
+    fn fail(&mut self, error: Error, records: &[Pending], is_shared: bool) {
+        self.failed = (self.turns, error.to_string());
+        self.drop_pending(records, FAILED);
+        self.is_broken = !is_shared;
+    }
+
+    fn failure(&self) -> Error {
+        let why = if self.failed.1.is_empty() { "an earlier write failed" } else { &self.failed.1 };
+        Error::new(Kind::Io, format!("the catalog's log could not be written: {why}"))
     }
 
     fn tail(&self, boot: u64, number: u64) -> Tail {
@@ -257,39 +439,47 @@ impl Inner {
 
 impl Catalog for LogCatalog {
     fn state(&self) -> Result<Arc<State>> {
-        self.with_state(Arc::clone)
+        self.newest()
     }
 
     fn append(&self, durable: bool, decide: &mut Decide) -> Result<Arc<State>> {
         let mut inner = self.locked_to_append()?;
-        let ops = decide(&inner.state)?;
-        let nothing = ops.is_empty();
-        inner.append(ops)?;
-        Ok(self.written(inner, durable && !nothing)?.state.clone())
+        for _ in 0..RETRIES_MAX {
+            if self.is_shared {
+                inner = self.caught_up(inner, false)?;
+            }
+            let ops = decide(&inner.decided)?;
+            if ops.is_empty() {
+                return Ok(self.caught_up(inner, false)?.state.clone());
+            }
+            ops.iter().try_for_each(|op| inner.decided.check(op))?;
+            let (number, fate) = inner.append(ops)?;
+            let (then, accepted) = self.written(inner, number, &fate, durable)?;
+            if accepted {
+                return Ok(then.state.clone());
+            }
+            inner = then;
+        }
+        Err(Error::new(Kind::Conflict, "others were faster too many times; try again"))
     }
 
     fn beat(&self, session: SessionId) -> Result<()> {
-        self.beats().insert(session, Instant::now());
-        Ok(())
+        self.beats.say(session.0, &[])
     }
 
-    /// After a start everybody counts as just heard of: nobody could say that he is alive while there was nobody to hear it.
     fn beat_ages(&self) -> Result<BTreeMap<SessionId, Duration>> {
-        let open: Vec<SessionId> = self.with_state(|state| state.sessions().keys().copied().collect())?;
-        let unheard = open.into_iter().map(|session| (session, self.begun.elapsed()));
-        let beats = self.beats();
-        let heard = beats.iter().map(|(session, beat)| (*session, beat.elapsed()));
+        let (state, unheard) = (self.newest()?, self.beats.unheard());
+        let unheard = state.sessions().keys().map(|&session| (session, unheard));
+        let heard = self.beats.ages()?.into_iter().map(|(id, age)| (SessionId(id), age));
         Ok(unheard.chain(heard).collect())
     }
 
     fn verify(&self) -> Result<Vec<String>> {
-        drop(self.written(self.locked()?, false)?);
-        self.files.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).check()
+        drop(self.caught_up(self.locked()?, false)?);
+        self.journal().check()
     }
 
     fn forget_beats(&self, sessions: &[SessionId]) -> Result<()> {
-        let mut beats = self.beats();
-        sessions.iter().for_each(|session| _ = beats.remove(session));
-        Ok(())
+        self.beats.forget(&sessions.iter().map(|session| session.0).collect::<Vec<u64>>())
     }
 }

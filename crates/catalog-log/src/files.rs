@@ -18,6 +18,8 @@ use stdchk_object::error::Context;
 use stdchk_object::{Error, Kind, Result};
 use stdchk_store_dir::fs::Fs;
 
+use crate::journal::{Journal, Newer};
+
 const ENTRY_HEAD: usize = 12;
 /// Snapshots that stay, the newest included, with the segments that lead from the oldest of them to now.
 const SNAPSHOTS_KEPT: usize = 2;
@@ -37,35 +39,9 @@ pub struct Files {
 }
 
 impl Files {
-    /// Reads what there is, and makes it fit to be gone on with.
-    pub fn open(fs: Arc<dyn Fs>, place: &str) -> Result<(Files, State)> {
-        for folder in ["log", "snapshots"] {
-            fs.make_dir(folder).context(|| format!("cannot make {place}/{folder}"))?;
-        }
-        fs.sync_dir("").context(|| format!("cannot sync {place}"))?;
-        let mut files =
-            Files { fs, place: place.to_owned(), segment: String::new(), len: 0, durable: 0, is_named: true };
-        let mut state = files.newest_snapshot()?;
-        let mut segments = files.numbers("log")?;
-        // One that was begun and in which nothing was ever written is none: what comes next goes on with the one before it.
-        while segments.len() > 1
-            && let Some(path) = segments.last().map(|&last| segment_path(last))
-            && files.fs.len(&path).context(|| files.failed("read", &path))? == 0
-        {
-            files.fs.unlink(&path).context(|| files.failed("remove", &path))?;
-            segments.pop();
-        }
-        for (at, &first) in segments.iter().enumerate() {
-            let next = segments.get(at + 1).copied();
-            // All of it is in the snapshot, if the segment behind it begins there.
-            if next.is_none_or(|next| next > state.number() + 1) {
-                files.replay(first, next.is_none(), &mut state)?;
-            }
-        }
-        if files.segment.is_empty() {
-            files.begin_segment(state.number() + 1)?;
-        }
-        Ok((files, state))
+    /// The files of a folder, none of which is read yet.
+    pub fn of(fs: Arc<dyn Fs>, place: &str) -> Files {
+        Files { fs, place: place.to_owned(), segment: String::new(), len: 0, durable: 0, is_named: true }
     }
 
     fn failed(&self, what: &str, path: &str) -> String {
@@ -148,8 +124,52 @@ impl Files {
         self.sync()
     }
 
-    /// Hands records to the file system.
-    pub fn append(&mut self, records: &[Arc<[u8]>]) -> Result<()> {
+    fn trim(&self) -> Result<()> {
+        let snapshots = self.numbers("snapshots")?;
+        let Some(oldest) = snapshots.iter().rev().nth(SNAPSHOTS_KEPT - 1) else { return Ok(()) };
+        let remove = |path: String| self.fs.unlink(&path).context(|| self.failed("remove", &path));
+        snapshots
+            .iter()
+            .filter(|number| *number < oldest)
+            .try_for_each(|&number| remove(snapshot_path(number)))?;
+        // A segment is needed as long as the one behind it begins after the oldest snapshot's end.
+        let segments = self.numbers("log")?;
+        let passed = segments.windows(2).filter(|pair| pair[1] <= oldest + 1);
+        passed.map(|pair| segment_path(pair[0])).try_for_each(remove)
+    }
+}
+
+impl Journal for Files {
+    fn read(&mut self) -> Result<State> {
+        *self = Files::of(self.fs.clone(), &self.place);
+        for folder in ["log", "snapshots"] {
+            self.fs.make_dir(folder).context(|| self.failed("make", folder))?;
+        }
+        self.fs.sync_dir("").context(|| format!("cannot sync {}", self.place))?;
+        let mut state = self.newest_snapshot()?;
+        let mut segments = self.numbers("log")?;
+        // One that was begun and in which nothing was ever written is none: what comes next goes on with the one before it.
+        while segments.len() > 1
+            && let Some(path) = segments.last().map(|&last| segment_path(last))
+            && self.fs.len(&path).context(|| self.failed("read", &path))? == 0
+        {
+            self.fs.unlink(&path).context(|| self.failed("remove", &path))?;
+            segments.pop();
+        }
+        for (at, &first) in segments.iter().enumerate() {
+            let next = segments.get(at + 1).copied();
+            // All of it is in the snapshot, if the segment behind it begins there.
+            if next.is_none_or(|next| next > state.number() + 1) {
+                self.replay(first, next.is_none(), &mut state)?;
+            }
+        }
+        if self.segment.is_empty() {
+            self.begin_segment(state.number() + 1)?;
+        }
+        Ok(state)
+    }
+
+    fn append(&mut self, _first: u64, records: &[Arc<[u8]>]) -> Result<bool> {
         let mut entries = Vec::with_capacity(records.iter().map(|sealed| sealed.len() + ENTRY_HEAD).sum());
         for sealed in records {
             let len =
@@ -160,11 +180,10 @@ impl Files {
         }
         self.fs.append(&self.segment, &entries).context(|| self.failed("write", &self.segment))?;
         self.len += entries.len() as u64;
-        Ok(())
+        Ok(true)
     }
 
-    /// Makes all durable that was appended.
-    pub fn sync(&mut self) -> Result<()> {
+    fn sync(&mut self) -> Result<()> {
         if !self.is_named {
             self.fs.sync_dir("log").context(|| self.failed("sync", "log"))?;
             self.is_named = true;
@@ -174,9 +193,8 @@ impl Files {
         Ok(())
     }
 
-    /// Makes a snapshot, begins a new segment behind it, and removes what nobody needs any more. All that the state has must have
-    /// been appended.
-    pub fn snapshot(&mut self, state: &State) -> Result<()> {
+    /// Also begins a new segment behind it.
+    fn snapshot(&mut self, state: &State) -> Result<()> {
         self.sync()?;
         let number = state.number();
         let path = snapshot_path(number);
@@ -192,22 +210,7 @@ impl Files {
         self.trim()
     }
 
-    fn trim(&self) -> Result<()> {
-        let snapshots = self.numbers("snapshots")?;
-        let Some(oldest) = snapshots.iter().rev().nth(SNAPSHOTS_KEPT - 1) else { return Ok(()) };
-        let remove = |path: String| self.fs.unlink(&path).context(|| self.failed("remove", &path));
-        snapshots
-            .iter()
-            .filter(|number| *number < oldest)
-            .try_for_each(|&number| remove(snapshot_path(number)))?;
-        // A segment is needed as long as the one behind it begins after the oldest snapshot's end.
-        let segments = self.numbers("log")?;
-        let passed = segments.windows(2).filter(|pair| pair[1] <= oldest + 1);
-        passed.map(|pair| segment_path(pair[0])).try_for_each(remove)
-    }
-
-    /// What is wrong with what is stored.
-    pub fn check(&self) -> Result<Vec<String>> {
+    fn check(&mut self) -> Result<Vec<String>> {
         let mut problems = Vec::new();
         for number in self.numbers("snapshots")? {
             let path = snapshot_path(number);
@@ -234,6 +237,11 @@ impl Files {
             }
         }
         Ok(problems)
+    }
+
+    /// Nobody else writes here.
+    fn newer(&mut self, _number: u64) -> Result<Newer> {
+        Ok(Newer::Records(Vec::new()))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stdchk_catalog::{Catalog, Op, conformance};
-use stdchk_catalog_log::LogCatalog;
+use stdchk_catalog_log::{LogCatalog, Upon};
 use stdchk_kit::{Fault, Random, SimFs};
 use stdchk_object::{Kind, SessionId};
 
@@ -150,16 +150,35 @@ fn after_a_failure_to_write_the_state_is_what_is_on_the_medium() {
 #[test]
 fn decisions_upon_an_old_state_are_made_again() {
     let catalog = open(&Arc::new(SimFs::new())).unwrap();
-    let begun = catalog.tail(0, 0).unwrap();
-    let boot = begun.boot;
-    let first = catalog.submit(boot, 0, vec![conformance::writer(1, 1)], true).unwrap();
+    let boot = catalog.tail(0, 0).unwrap().boot;
+    let upon = |number| Upon { boot, number, as_saver: false };
+    let first = catalog.submit(upon(0), vec![conformance::writer(1, 1)], true).unwrap();
     assert!(first.accepted && first.tail.records.len() == 1);
-    let late = catalog.submit(boot, 0, vec![conformance::writer(2, 1)], true).unwrap();
+    let late = catalog.submit(upon(0), vec![conformance::writer(2, 1)], true).unwrap();
     assert!(!late.accepted && late.tail.records.len() == 1 && late.tail.snapshot.is_none());
-    let wrong = catalog.submit(boot, 1, vec![conformance::writer(1, 1)], true);
+    let wrong = catalog.submit(upon(1), vec![conformance::writer(1, 1)], true);
     assert_eq!(wrong.err().expect("open already").kind(), Kind::Conflict);
-    let stranger = catalog.submit(boot ^ 1, 1, vec![conformance::writer(2, 1)], true).unwrap();
+    let other = Upon { boot: boot ^ 1, ..upon(1) };
+    let stranger = catalog.submit(other, vec![conformance::writer(2, 1)], true).unwrap();
     assert!(!stranger.accepted && stranger.tail.snapshot.is_some());
+}
+
+#[test]
+fn savers_need_not_know_what_other_savers_do() {
+    let catalog = open(&Arc::new(SimFs::new())).unwrap();
+    let boot = catalog.tail(0, 0).unwrap().boot;
+    let upon = |number| Upon { boot, number, as_saver: true };
+    let submit = |number, op| catalog.submit(upon(number), vec![op], true).unwrap().accepted;
+    assert!(submit(0, conformance::writer(1, 1)) && submit(0, conformance::writer(2, 2)));
+    assert!(!submit(0, conformance::writer(2, 2)), "what is not allowed any more is to be decided anew");
+    assert!(submit(1, conformance::commit(1, 1, &[])) && submit(0, conformance::writer(3, 3)));
+    // What is condemned has to be known to who commits.
+    catalog.append(true, &mut |_| Ok(vec![Op::Condemn(vec![conformance::pack(9, 0)])])).unwrap();
+    assert!(!submit(4, conformance::commit(2, 2, &[])) && submit(5, conformance::commit(2, 2, &[])));
+    assert!(submit(5, conformance::commit(3, 3, &[])), "the newest that matters is known");
+    assert!(!submit(99, conformance::writer(4, 4)), "a state that is not there");
+    // After a start nobody knows what came when.
+    assert_eq!(catalog.state().unwrap().commits(), 3);
 }
 
 #[test]

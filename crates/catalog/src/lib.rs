@@ -41,6 +41,13 @@ pub trait Catalog: Send + Sync {
     /// appended. If `durable`, the record and all before it survive a power cut on return.
     fn append(&self, durable: bool, decide: &mut Decide) -> Result<Arc<State>>;
 
+    /// The same for those decisions that stay right whatever savers do between the state that `decide` was given and the one that the
+    /// record follows: open sessions, add parts, commit, and end. Each operation is checked against the latter. Where many save at
+    /// once, they need not wait for each other.
+    fn append_as_saver(&self, durable: bool, decide: &mut Decide) -> Result<Arc<State>> {
+        self.append(durable, decide)
+    }
+
     /// Says that a session is alive.
     fn beat(&self, session: SessionId) -> Result<()>;
 

@@ -44,7 +44,7 @@ pub fn open_session(
     let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
     let entry = SessionEntry { id, kind, owner: owner.clone(), lease_ms, since_ns: now_ns() };
     catalog.beat(id)?;
-    let state = catalog.append(false, &mut |_| Ok(vec![Op::Open(entry.clone())]))?;
+    let state = catalog.append_as_saver(false, &mut |_| Ok(vec![Op::Open(entry.clone())]))?;
     Ok((id, state))
 }
 
@@ -66,13 +66,13 @@ impl Session {
         &self.state
     }
 
-    /// Ends the session by what `decide` returns, in one record.
+    /// Ends the session by what `decide` returns, in one record; it must stay right whatever other savers do.
     pub fn end_with(
         mut self,
         durable: bool,
         decide: &mut dyn FnMut(&State) -> Result<Vec<Op>>,
     ) -> Result<Arc<State>> {
-        let state = self.catalog.append(durable, decide)?;
+        let state = self.catalog.append_as_saver(durable, decide)?;
         self.ended = !state.sessions().contains_key(&self.id);
         Ok(state)
     }
@@ -87,7 +87,7 @@ impl Drop for Session {
             let end = |state: &State| {
                 Ok(if state.sessions().contains_key(&id) { vec![Op::End(id)] } else { Vec::new() })
             };
-            if let Err(error) = self.catalog.append(false, &mut { end }) {
+            if let Err(error) = self.catalog.append_as_saver(false, &mut { end }) {
                 tracing::warn!(
                     "session {id} is left open, and will be fenced by garbage collection: {error}"
                 );

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use stdchk::{AppName, Codec, Coding, Preference, Repository, SaveOptions, Spec};
 use stdchk_catalog::{Catalog, Class, Medium, Member, Op, PoolOp, conformance};
-use stdchk_catalog_log::LogCatalog;
+use stdchk_catalog_log::{HeardSigns, LogCatalog};
 use stdchk_kit::{Random, SimFs};
 use stdchk_object::hash::Domain;
 use stdchk_object::pack::{self, ChunkKind, FooterBuilder};
@@ -31,7 +31,9 @@ fn manage(fs: &Arc<SimFs>, key: &Key, address: &str) -> (Server, Arc<ManagerServ
     let catalog = Arc::new(LogCatalog::open(fs.clone(), "manager").unwrap());
     let objects = DirStore::on(fs.clone(), "manager".into(), "test".into());
     objects.prepare().unwrap();
-    let service = Arc::new(ManagerService::new(catalog.clone(), Arc::new(objects), Duration::from_secs(2)));
+    let half = Duration::from_secs(1);
+    let signs = Box::new(HeardSigns::new(half));
+    let service = Arc::new(ManagerService::new(catalog.clone(), Arc::new(objects), signs, half));
     let server = Server::serve(TcpListener::bind(address).unwrap(), key.clone(), service.clone()).unwrap();
     (server, service, catalog)
 }
@@ -86,7 +88,7 @@ impl Pool {
     fn wait_lost(&self, id: u64) {
         let catalog = self.catalog();
         wait("who is gone is lost", || {
-            self.service.evict_silent().unwrap();
+            self.service.evict_silent(None).unwrap();
             !catalog.state().unwrap().pool().members().contains_key(&id)
         });
     }

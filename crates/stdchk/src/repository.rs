@@ -12,7 +12,7 @@ use stdchk_object::envelope::{Sort, open as open_envelope, seal};
 use stdchk_object::error::Context;
 use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{AppName, CheckpointId, Code, Error, Kind, Result};
-use stdchk_pool::{Key, Peer, PoolCatalog, PoolObjects, PoolStore};
+use stdchk_pool::{Key, PoolCatalog, PoolObjects, PoolStore};
 use stdchk_store::{Objects, Store};
 use stdchk_store_dir::fs::Fs;
 use stdchk_store_dir::{DirStore, RealFs};
@@ -87,9 +87,9 @@ fn directory_of(url: &str) -> Result<PathBuf> {
 }
 
 impl Repository {
-    /// Opens the repository at `url`: a directory, or `pool://host:port`, for which the environment names the key's file.
+    /// Opens the repository at `url`: a directory, or a pool (`pool://host:port`, `etcd://host:port/prefix`), for which the environment names the key's file.
     pub fn open(url: &str) -> Result<Repository> {
-        if url.starts_with(pool::SCHEME) {
+        if pool::is_pool(url) {
             return Repository::open_pool(url, key_of_environment()?);
         }
         if url.starts_with(BUCKET_SCHEME) {
@@ -127,7 +127,7 @@ impl Repository {
     /// Opens the repository at `url`, and makes it first where there is none. A directory that holds anything
     /// else is refused; pools are never made by saving to them.
     pub fn open_or_create(url: &str) -> Result<Repository> {
-        if url.starts_with(pool::SCHEME) {
+        if pool::is_pool(url) {
             return Repository::open(url);
         }
         if url.starts_with(BUCKET_SCHEME) {
@@ -160,9 +160,9 @@ impl Repository {
         Ok(repository)
     }
 
-    /// Opens the pool at `pool://host:port`, whose key is known.
+    /// Opens the pool at `pool://host:port`, or whose names are at `etcd://host:port,host:port/prefix`, and whose key is known.
     pub fn open_pool(url: &str, key: Key) -> Result<Repository> {
-        let manager = Arc::new(Peer::new(pool::address_of(url)?, key.clone()));
+        let manager = pool::way_to_names(url, &key)?;
         let catalog = Arc::new(PoolCatalog::new(manager.clone()));
         let packs = PoolStore::open(catalog.clone(), key).context(|| format!("cannot use {url}"))?;
         let packs = Arc::new(packs);

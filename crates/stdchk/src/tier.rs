@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use stdchk_catalog::{Catalog, Decide, DrainOp, Op, State};
 use stdchk_object::error::Context;
 use stdchk_object::{CheckpointId, Error, Kind, Result, SessionId};
-use stdchk_pool::{Key, Peer, PoolCatalog};
+use stdchk_pool::Key;
 use stdchk_upkeep::{Drainer, Share, Target};
 
-use crate::pool::SCHEME;
+use crate::pool::catalog_of;
 use crate::repository::Repository;
 
 /// How often a benefactor looks whether there is something to drain, and how long it rests after something went wrong.
@@ -68,13 +68,9 @@ impl Catalog for Follower {
     }
 }
 
-fn catalog_of(manager: &str, key: Key) -> PoolCatalog {
-    PoolCatalog::new(Arc::new(Peer::new(manager, key)))
-}
-
 /// Has a pool drained to a directory or `s3://bucket/prefix`, which must be empty, or be this pool's already.
-pub fn drain(manager: &str, key: Key, place: &str) -> Result<()> {
-    let catalog = catalog_of(manager, key);
+pub fn drain(pool: &str, key: &Key, place: &str) -> Result<()> {
+    let catalog = catalog_of(pool, key)?;
     let pool = catalog.state()?.pool().id();
     // Benefactors have other working directories.
     let place = match place.contains("://") {
@@ -94,8 +90,8 @@ pub fn drain(manager: &str, key: Key, place: &str) -> Result<()> {
 }
 
 /// Has a pool drained no more. What has arrived stays where it is.
-pub fn stop(manager: &str, key: Key) -> Result<()> {
-    catalog_of(manager, key).append(true, &mut |_| Ok(vec![Op::Drain(DrainOp::Stop)])).map(drop)
+pub fn stop(pool: &str, key: &Key) -> Result<()> {
+    catalog_of(pool, key)?.append(true, &mut |_| Ok(vec![Op::Drain(DrainOp::Stop)])).map(drop)
 }
 
 /// Makes what a pool was drained to a repository of its own, when the pool is gone.
@@ -132,10 +128,10 @@ impl DrainThread {
         self.tally.clone()
     }
 
-    pub(crate) fn start(manager: &str, key: Key, id: u64) -> Result<DrainThread> {
+    pub(crate) fn start(place: &str, key: Key, id: u64) -> Result<DrainThread> {
         let is_ending = Arc::new(AtomicBool::new(false));
         let tally = Arc::new(DrainTally::default());
-        let (url, ending, counts) = (format!("{SCHEME}{manager}"), is_ending.clone(), tally.clone());
+        let (url, ending, counts) = (place.to_owned(), is_ending.clone(), tally.clone());
         let work = move || {
             while !ending.load(Ordering::Relaxed) {
                 let worked = Repository::open_pool(&url, key.clone())

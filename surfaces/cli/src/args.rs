@@ -230,12 +230,15 @@ pub enum PoolVerb {
     },
     /// Keep the names of a pool, until it is ended by a signal
     Start {
-        /// Where to listen; port 0 is any that is free.
-        #[arg(long, default_value = "127.0.0.1:7117", value_name = "HOST:PORT")]
-        listen: String,
+        /// Where to listen; port 0 is any that is free. [default: 127.0.0.1:7117; with --catalog: nowhere, since everybody asks etcd]
+        #[arg(long, value_name = "HOST:PORT")]
+        listen: Option<String>,
         /// Where the names are kept; a pool that was begun there is gone on with.
-        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-        state: PathBuf,
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, required_unless_present = "catalog")]
+        state: Option<PathBuf>,
+        /// Keep the names in etcd instead: etcd://HOST:PORT,HOST:PORT/PREFIX (etcds:// for TLS). Any number of managers may do so, or none.
+        #[arg(long, value_name = "PLACE", conflicts_with = "state")]
+        catalog: Option<String>,
         /// Copies of everything.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
         replicas: u8,
@@ -254,8 +257,8 @@ pub enum PoolVerb {
     },
     /// Lend memory (--memory SIZE) or a folder (--disk DIR --size SIZE), until it is ended by a signal
     Join {
-        /// The manager.
-        #[arg(value_name = "HOST:PORT")]
+        /// The pool: its manager, pool://HOST:PORT, or where its names are, etcd://HOST:PORT,HOST:PORT/PREFIX.
+        #[arg(value_name = "POOL")]
         manager: String,
         /// A folder to lend, rather than memory.
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "size")]

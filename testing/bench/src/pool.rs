@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use stdchk::{AppName, Durability, Repository, SaveOptions, pool};
-use stdchk_kit::{Random, generate};
+use stdchk_kit::{EtcdCluster, Random, generate};
 
 use crate::timing::{Figures, Run, command_exists, sync_all};
 use crate::{Bench, remove};
@@ -23,25 +23,53 @@ const SAVERS: usize = 16;
 struct Pool<'b> {
     bench: &'b Bench,
     dir: PathBuf,
-    address: String,
+    /// How it is found.
+    place: String,
     processes: Vec<Child>,
+}
+
+/// Who keeps the names of a pool.
+#[derive(Clone, Copy)]
+enum Names<'n> {
+    Manager,
+    /// A manager, which keeps them in etcd.
+    Both(&'n str),
+    /// Nobody but etcd.
+    Etcd(&'n str),
 }
 
 impl<'b> Pool<'b> {
     fn start(bench: &'b Bench, class: [&str; 2], benefactors: usize) -> Pool<'b> {
+        Pool::start_as(bench, class, benefactors, Names::Manager)
+    }
+
+    fn start_as(bench: &'b Bench, class: [&str; 2], benefactors: usize, names: Names) -> Pool<'b> {
         let dir = bench.path("pool");
         std::fs::create_dir(&dir).expect("a folder for a pool");
-        let mut pool = Pool { bench, dir, address: String::new(), processes: Vec::new() };
+        let mut pool = Pool { bench, dir, place: String::new(), processes: Vec::new() };
         let key = pool.path("key");
         pool.run(&["pool", "key", &key]).go();
         let state = pool.path("state");
-        let start = ["pool", "start", "--listen", "127.0.0.1:0", "--state", &state, class[0], class[1]];
-        pool.address = pool.spawn(&start);
+        let start = ["pool", "start", class[0], class[1]];
+        let listen = ["--listen", "127.0.0.1:0"];
+        pool.place = match names {
+            Names::Manager => pool.manager(&[&start[..], &listen, &["--state", &state]].concat()),
+            Names::Both(place) => pool.manager(&[&start[..], &listen, &["--catalog", place]].concat()),
+            Names::Etcd(place) => {
+                pool.run(&[&start[..], &["--catalog", place]].concat()).go();
+                place.to_owned()
+            }
+        };
         for benefactor in 0..benefactors {
             let domain = format!("host={benefactor}");
-            pool.spawn(&["pool", "join", &pool.address.clone(), "--memory", "4GiB", "--domain", &domain]);
+            pool.spawn(&["pool", "join", &pool.place.clone(), "--memory", "4GiB", "--domain", &domain]);
         }
         pool
+    }
+
+    /// Starts a manager, where there is a folder; the pool's address.
+    fn manager(&mut self, args: &[&str]) -> String {
+        format!("pool://{}", self.spawn(args))
     }
 
     fn path(&self, name: &str) -> String {
@@ -50,8 +78,7 @@ impl<'b> Pool<'b> {
 
     fn run(&self, args: &[&str]) -> Run {
         let mut run = Run::new(&self.bench.stdchk);
-        run.env("STDCHK_STORE", format!("pool://{}", self.address))
-            .env("STDCHK_POOL_KEY", self.dir.join("key"));
+        run.env("STDCHK_STORE", &self.place).env("STDCHK_POOL_KEY", self.dir.join("key"));
         run.args(&["-q"]).args(args);
         run
     }
@@ -239,16 +266,39 @@ fn shards(bench: &Bench, figures: &mut Figures, file: &std::path::Path, image: &
     restored(&pool, "restore, 3+1, one is lost");
 }
 
-/// Small checkpoints, as many as go in a while: by threads of one process that each keep their connections, and by processes.
+/// Small checkpoints, as many as go in a while: by threads of one process that each keep their connections, and by processes; with names
+/// kept by one manager, by one that has them in etcd, and by nobody but etcd.
 fn commits(bench: &Bench) {
-    let pool = Pool::start(bench, ["--replicas", "1"], 2);
+    println!(
+        "| small checkpoints a second | wanted | {COMMITTERS} threads of one process | a process for each, four at a time |"
+    );
+    println!("|---|---|---|---|");
+    let row = |names: Names, what: &str, wanted: &str| {
+        let pool = Pool::start_as(bench, ["--replicas", "1"], 2, names);
+        let (threads, processes) = (commits_of_threads(&pool), commits_of_processes(&pool));
+        println!("| {what} | {wanted} | {threads:.0} | {processes:.0} |");
+    };
+    row(Names::Manager, "one manager", "2000");
+    if command_exists("etcd") {
+        let cluster = EtcdCluster::start(3);
+        row(
+            Names::Both(&cluster.url("both")),
+            "one manager, names in etcd (three members on this disk)",
+            "300",
+        );
+        row(Names::Etcd(&cluster.url("etcd")), "no manager, names in etcd", "300");
+    }
+    println!();
+}
+
+fn commits_of_threads(pool: &Pool) -> f64 {
     let key = pool::Key::read(&pool.dir.join("key")).expect("a key");
-    let url = format!("pool://{}", pool.address);
     let begun = Instant::now();
+    // Each thread has a way of its own to the pool, as a process would.
     let saved: usize = std::thread::scope(|scope| {
         let savers: Vec<_> = (0..COMMITTERS)
             .map(|saver| {
-                let (url, key) = (&url, key.clone());
+                let (url, key) = (&pool.place, key.clone());
                 scope.spawn(move || {
                     let repository = Repository::open_pool(url, key).expect("a pool");
                     let app = AppName::new(&format!("app{saver}")).expect("a name");
@@ -266,32 +316,27 @@ fn commits(bench: &Bench) {
             .collect();
         savers.into_iter().map(|saver| saver.join().expect("a saver")).sum()
     });
-    let rate = saved as f64 / begun.elapsed().as_secs_f64();
-    println!("Small checkpoints by {COMMITTERS} threads of one process: {rate:.0} a second (wanted: 2000)\n");
-    let file = bench.path("small");
+    saved as f64 / begun.elapsed().as_secs_f64()
+}
+
+fn commits_of_processes(pool: &Pool) -> f64 {
+    let file = pool.bench.path("small");
     std::fs::write(&file, b"a little state").expect("room for the input");
     let begun = Instant::now();
     std::thread::scope(|scope| {
         for saver in 0..4 {
-            let (pool, file) = (&pool, &file);
+            let file = &file;
             scope.spawn(move || {
                 for step in 0..PROCESSES / 4 {
-                    pool.run(&[
-                        "save",
-                        &format!("proc{saver}"),
-                        "--step",
-                        &step.to_string(),
-                        "--durability",
-                        "staged",
-                    ])
-                    .args(&[file.to_str().expect("a path that is text")])
-                    .go();
+                    let (app, step) = (format!("proc{saver}"), step.to_string());
+                    pool.run(&["save", &app, "--step", &step, "--durability", "staged"])
+                        .args(&[file.to_str().expect("a path that is text")])
+                        .go();
                 }
             });
         }
     });
-    let rate = PROCESSES as f64 / begun.elapsed().as_secs_f64();
-    println!("The same with a process for each, four at a time: {rate:.0} a second\n");
+    PROCESSES as f64 / begun.elapsed().as_secs_f64()
 }
 
 /// Sixteen savers at once against one.

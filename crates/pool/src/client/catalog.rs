@@ -24,6 +24,13 @@ pub struct PoolCatalog {
     known: Mutex<Known>,
 }
 
+/// How something is to be appended.
+#[derive(Clone, Copy)]
+struct How {
+    as_saver: bool,
+    durable: bool,
+}
+
 #[derive(Default)]
 struct Known {
     boot: u64,
@@ -70,8 +77,9 @@ impl PoolCatalog {
     }
 
     /// Appends what was decided; `None` where nobody knows whether that was done.
-    fn submit(&self, known: &mut Known, ops: Vec<Op>, durable: bool) -> Result<Option<bool>> {
-        let question = Question::Append { boot: known.boot, number: known.state.number(), durable, ops };
+    fn submit(&self, known: &mut Known, ops: Vec<Op>, how: How) -> Result<Option<bool>> {
+        let (boot, number, How { as_saver, durable }) = (known.boot, known.state.number(), how);
+        let question = Question::Append { boot, number, as_saver, durable, ops };
         let answer = match self.manager.try_ask(&question, &[], None) {
             Ok(answer) => answer,
             Err(Failure::Lost(error)) if error.kind() == Kind::Io => {
@@ -87,10 +95,42 @@ impl PoolCatalog {
         Ok(Some(accepted))
     }
 
+    fn append_how(&self, how: How, decide: &mut Decide) -> Result<Arc<State>> {
+        let mut known = self.known();
+        if known.boot == 0 {
+            self.catch_up(&mut known)?;
+        }
+        // What may have been done although no answer came; it may also be done only later, on its way still.
+        let mut doubtful: Vec<Vec<Op>> = Vec::new();
+        for _ in 0..RETRIES_MAX {
+            if doubtful.iter().any(|ops| are_done(ops, &known.state)) {
+                return self.confirm(&mut known, how.durable);
+            }
+            let decided = decide(&known.state).and_then(|ops| {
+                ops.iter().try_for_each(|op| known.state.check(op))?;
+                Ok(ops)
+            });
+            // What is known here may be old: an error counts only when it comes from the newest state.
+            let (ops, failed) = match decided {
+                Ok(ops) => (ops, None),
+                Err(error) => (Vec::new(), Some(error)),
+            };
+            match self.submit(&mut known, ops.clone(), how)? {
+                Some(false) => {}
+                Some(true) => return failed.map_or_else(|| Ok(known.state.clone()), Err),
+                None => {
+                    self.catch_up(&mut known)?;
+                    doubtful.push(ops);
+                }
+            }
+        }
+        Err(Error::new(Kind::Conflict, "others were faster too many times; try again"))
+    }
+
     /// Makes sure that what was found to be done is as durable as it must be: whatever is durable is so with all before it.
     fn confirm(&self, known: &mut Known, durable: bool) -> Result<Arc<State>> {
         let begun = Instant::now();
-        while durable && self.submit(known, Vec::new(), true)? != Some(true) {
+        while durable && self.submit(known, Vec::new(), How { as_saver: false, durable })? != Some(true) {
             if begun.elapsed() > PATIENCE {
                 return Err(Error::new(Kind::Io, format!("{} does not answer", self.manager.address())));
             }
@@ -152,35 +192,11 @@ impl Catalog for PoolCatalog {
     }
 
     fn append(&self, durable: bool, decide: &mut Decide) -> Result<Arc<State>> {
-        let mut known = self.known();
-        if known.boot == 0 {
-            self.catch_up(&mut known)?;
-        }
-        // What may have been done although no answer came; it may also be done only later, on its way still.
-        let mut doubtful: Vec<Vec<Op>> = Vec::new();
-        for _ in 0..RETRIES_MAX {
-            if doubtful.iter().any(|ops| are_done(ops, &known.state)) {
-                return self.confirm(&mut known, durable);
-            }
-            let decided = decide(&known.state).and_then(|ops| {
-                ops.iter().try_for_each(|op| known.state.check(op))?;
-                Ok(ops)
-            });
-            // What is known here may be old: an error counts only when it comes from the newest state.
-            let (ops, failed) = match decided {
-                Ok(ops) => (ops, None),
-                Err(error) => (Vec::new(), Some(error)),
-            };
-            match self.submit(&mut known, ops.clone(), durable)? {
-                Some(false) => {}
-                Some(true) => return failed.map_or_else(|| Ok(known.state.clone()), Err),
-                None => {
-                    self.catch_up(&mut known)?;
-                    doubtful.push(ops);
-                }
-            }
-        }
-        Err(Error::new(Kind::Conflict, "others were faster too many times; try again"))
+        self.append_how(How { as_saver: false, durable }, decide)
+    }
+
+    fn append_as_saver(&self, durable: bool, decide: &mut Decide) -> Result<Arc<State>> {
+        self.append_how(How { as_saver: true, durable }, decide)
     }
 
     fn beat(&self, session: SessionId) -> Result<()> {

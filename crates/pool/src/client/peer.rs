@@ -1,12 +1,14 @@
 //! Another process, and the connections to it.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use stdchk_object::error::Context;
 use stdchk_object::wire::Reader;
 use stdchk_object::{Error, Kind, Result};
 
+use crate::server::{Refusal, Service, answer_here};
 use crate::wire::{ANSWER, Channel, Frame, Key, Question, REFUSAL, Report, STALE, connect, decode_refusal};
 
 /// Connections that are kept for the next question.
@@ -22,6 +24,11 @@ const SUSPICION: Duration = Duration::from_secs(2);
 /// Another process of the pool.
 pub struct Peer {
     address: String,
+    /// Where it may be, several for managers that keep the same names; and which of these answered last.
+    ways: Vec<String>,
+    current: AtomicUsize,
+    /// Itself, where it is in this process.
+    service: Option<Arc<dyn Service>>,
     /// Who it must be, where that matters: another one may listen there by now.
     member: Option<u64>,
     key: Key,
@@ -63,10 +70,23 @@ impl Failure {
 }
 
 impl Peer {
-    /// A process that listens at `address`.
+    /// A process that listens at `address`, or at one of several with commas between them.
     pub fn new(address: &str, key: Key) -> Peer {
-        let (idle, suspected) = (Mutex::default(), Mutex::default());
-        Peer { address: address.to_owned(), member: None, key, idle, suspected }
+        Peer {
+            address: address.to_owned(),
+            ways: address.split(',').map(str::to_owned).collect(),
+            current: AtomicUsize::new(0),
+            service: None,
+            member: None,
+            key,
+            idle: Mutex::default(),
+            suspected: Mutex::default(),
+        }
+    }
+
+    /// One that this process is to itself; `place` names it in messages.
+    pub fn here(place: &str, service: Arc<dyn Service>, key: Key) -> Peer {
+        Peer { service: Some(service), ..Peer::new(place, key) }
     }
 
     /// The benefactor of that identity, which listens at `address`.
@@ -93,7 +113,21 @@ impl Peer {
     }
 
     fn connect(&self) -> Result<Channel> {
-        let mut channel = Channel::begin(Box::new(connect(&self.address, PATIENCE)?), &self.key)?;
+        let mut tries = self.ways.len();
+        loop {
+            let at = self.current.load(Ordering::Relaxed);
+            match self.connect_to(&self.ways[at % self.ways.len()]) {
+                Err(error) if error.kind() == Kind::Io && tries > 1 => {
+                    tries -= 1;
+                    let _ = self.current.compare_exchange(at, at + 1, Ordering::Relaxed, Ordering::Relaxed);
+                }
+                connected => return connected,
+            }
+        }
+    }
+
+    fn connect_to(&self, address: &str) -> Result<Channel> {
+        let mut channel = Channel::begin(Box::new(connect(address, PATIENCE)?), &self.key)?;
         let Some(member) = self.member else { return Ok(channel) };
         let (kind, body) = Question::Who.encode();
         channel.send(kind, &body, &[])?;
@@ -111,6 +145,9 @@ impl Peer {
         bulk: &[&[u8]],
         buffers: Option<&mut [&mut [u8]]>,
     ) -> std::result::Result<Answer, Failure> {
+        if let Some(service) = &self.service {
+            return ask_here(&**service, question, bulk, buffers);
+        }
         let asked = self.exchange(question, bulk, buffers);
         *self.suspected() = matches!(asked, Err(Failure::Lost(_))).then(Instant::now);
         asked
@@ -179,6 +216,31 @@ impl Peer {
         let value = read(&mut reader).and_then(|value| reader.finish().map(|()| value));
         value.context(|| format!("{} answers what cannot be understood", self.address))
     }
+}
+
+/// Asks somebody in this process.
+fn ask_here(
+    service: &dyn Service,
+    question: &Question,
+    bulk: &[&[u8]],
+    buffers: Option<&mut [&mut [u8]]>,
+) -> std::result::Result<Answer, Failure> {
+    let reply = answer_here(service, question.clone(), &bulk.concat()).map_err(|refusal| match refusal {
+        Refusal::Stale(epoch) => Failure::Stale(epoch),
+        Refusal::Failed(error) => Failure::Refused(error),
+    })?;
+    let mut bulk = reply.bulk.map(|bulk| bulk.slices().concat()).unwrap_or_default();
+    if let Some(buffers) = buffers {
+        let mut rest = &bulk[..];
+        for buffer in buffers {
+            let short = || Failure::Lost(Error::corrupt("an answer that is too short"));
+            let (now, after) = rest.split_at_checked(buffer.len()).ok_or_else(short)?;
+            buffer.copy_from_slice(now);
+            rest = after;
+        }
+        bulk.clear();
+    }
+    Ok(Answer { body: reply.body, bulk })
 }
 
 fn ended() -> Error {

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use stdchk_catalog::{Catalog, Op, PoolOp};
-use stdchk_catalog_log::{LogCatalog, Tail};
-use stdchk_object::wire::Writer;
+use stdchk_catalog::{Catalog, Op, Pool, PoolOp, State};
+use stdchk_catalog_log::{LogCatalog, Signs, Tail, Upon};
+use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{Error, Kind, Result};
 use stdchk_store::Objects;
 
@@ -25,16 +25,12 @@ const OBJECTS: [&str; 2] = ["named", "stdchk"];
 pub struct ManagerService {
     catalog: Arc<LogCatalog>,
     objects: Arc<dyn Objects>,
-    reports: Mutex<HashMap<u64, Heard>>,
-    /// How long nothing may be heard of a benefactor before it counts as lost.
-    patience: Duration,
-}
-
-/// What was heard of a benefactor, if anything, since this process or the benefactor's membership began.
-#[derive(Clone, Copy)]
-struct Heard {
-    report: Option<Report>,
-    at: Instant,
+    /// What benefactors say of themselves.
+    signs: Box<dyn Signs>,
+    /// Since when no sign of a benefactor is there.
+    missed: Mutex<HashMap<u64, Instant>>,
+    /// How long nothing may be heard of a benefactor before it counts as lost, beside the time for which a sign lasts.
+    grace: Duration,
 }
 
 /// Records and snapshots, as they lie in memory.
@@ -56,39 +52,46 @@ fn tail_reply(mut writer: Writer, tail: Tail) -> Reply {
 }
 
 impl ManagerService {
-    /// Serves `catalog` and `objects`.
-    pub fn new(catalog: Arc<LogCatalog>, objects: Arc<dyn Objects>, patience: Duration) -> ManagerService {
-        ManagerService { catalog, objects, reports: Mutex::default(), patience }
+    /// Serves `catalog` and `objects`. A benefactor is lost when its sign is too old, and then is not there for `grace`.
+    pub fn new(
+        catalog: Arc<LogCatalog>,
+        objects: Arc<dyn Objects>,
+        signs: Box<dyn Signs>,
+        grace: Duration,
+    ) -> ManagerService {
+        ManagerService { catalog, objects, signs, missed: Mutex::default(), grace }
     }
 
-    fn reports(&self) -> MutexGuard<'_, HashMap<u64, Heard>> {
-        self.reports.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn missed(&self) -> MutexGuard<'_, HashMap<u64, Instant>> {
+        self.missed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Notes how a benefactor is. When all say that they are done with an epoch it is settled: all who lend, and those who have left
-    /// and still give away.
+    /// Notes how a benefactor is. When all say that they are done with an epoch it is settled.
     fn take_report(&self, report: Report) -> Result<()> {
         // That it was heard counts also while the log cannot be written.
-        self.reports().insert(report.member, Heard { report: Some(report), at: Instant::now() });
+        let mut said = Writer::new();
+        report.encode(&mut said);
+        self.signs.say(report.member, &said.into_bytes())?;
         let state = self.catalog.state()?;
-        let pool = state.pool();
-        let belongs =
-            |id: u64| pool.members().contains_key(&id) || pool.leavers().any(|member| member.id == id);
-        if !belongs(report.member) {
-            self.reports().remove(&report.member);
+        if !belongs(state.pool(), report.member) {
+            self.signs.forget(&[report.member])?;
             let text = format!("benefactor {:016x} does not belong to the pool any more", report.member);
             return Err(Error::new(Kind::Fenced, text));
         }
-        let done = {
-            let mut reports = self.reports();
-            reports.retain(|&id, _| belongs(id));
-            let settled =
-                |id: &u64| reports.get(id).and_then(|heard| heard.report).map_or(0, |report| report.settled);
-            let is_alive =
-                |id: &u64| reports.get(id).is_some_and(|heard| heard.at.elapsed() <= self.patience);
-            let leaving = pool.leavers().map(|member| &member.id).filter(|id| is_alive(id));
-            pool.members().keys().chain(leaving).map(settled).min().unwrap_or(0)
-        };
+        match report.settled > state.pool().settled() {
+            true => self.settle(&state),
+            false => Ok(()),
+        }
+    }
+
+    /// The newest epoch with which all say that they are done: all who lend, and those who have left and still give away.
+    fn settle(&self, state: &State) -> Result<()> {
+        let reports = self.reports()?;
+        let pool = state.pool();
+        let settled = |id: &u64| reports.get(id).map_or(0, |report| report.settled);
+        let leaving = pool.leavers().map(|member| &member.id);
+        let leaving = leaving.filter(|id| !self.is_silent(**id, reports.contains_key(id)));
+        let done = pool.members().keys().chain(leaving).map(settled).min().unwrap_or(0);
         if done > pool.settled() {
             self.catalog.append(false, &mut |state| {
                 let newer = done > state.pool().settled() && done <= state.pool().epoch();
@@ -98,31 +101,57 @@ impl ManagerService {
         Ok(())
     }
 
-    /// Gives everybody all patience again: this process itself could not hear anybody for a while.
-    pub fn forgive_silence(&self) {
-        self.reports().values_mut().for_each(|heard| heard.at = Instant::now());
+    /// What those said last who are there.
+    fn reports(&self) -> Result<HashMap<u64, Report>> {
+        let said = self.signs.present()?.into_iter();
+        Ok(said
+            .filter_map(|(id, said)| Some((id, Report::decode(&mut Reader::new(&said, "a report")).ok()?)))
+            .collect())
     }
 
-    /// Takes those out of the pool who were not heard of for too long.
-    pub fn evict_silent(&self) -> Result<Vec<u64>> {
+    /// Whether somebody was not there for too long. One of whom nothing was heard since this process began has all its time before it.
+    fn is_silent(&self, member: u64, is_there: bool) -> bool {
+        let mut missed = self.missed();
+        if is_there {
+            missed.remove(&member);
+            return false;
+        }
+        missed.entry(member).or_insert_with(Instant::now).elapsed() > self.grace
+    }
+
+    /// Gives everybody all patience again: this process itself could not hear anybody for a while.
+    pub fn forgive_silence(&self) {
+        self.signs.forgive();
+        self.missed().clear();
+    }
+
+    /// Takes those out of the pool who were not heard of for too long. As one of the benefactors, `member`, only while it is the first
+    /// of those who are there: one of them is enough.
+    pub fn evict_silent(&self, member: Option<u64>) -> Result<Vec<u64>> {
+        let present = self.signs.present()?;
+        if member.is_some() && present.keys().next().copied() != member {
+            self.missed().clear();
+            return Ok(Vec::new());
+        }
         let state = self.catalog.state()?;
-        let silent: Vec<u64> = {
-            let mut reports = self.reports();
-            let mut is_silent = |member: &u64| {
-                // One of whom nothing was heard since this process began has all its patience before it.
-                let heard = reports.entry(*member).or_insert(Heard { report: None, at: Instant::now() });
-                heard.at.elapsed() > self.patience
-            };
-            state.pool().members().keys().copied().filter(|member| is_silent(member)).collect()
-        };
+        self.missed().retain(|&id, _| belongs(state.pool(), id));
+        let members = state.pool().members().keys().copied();
+        let silent: Vec<u64> = members.filter(|id| self.is_silent(*id, present.contains_key(id))).collect();
         for &member in &silent {
             self.catalog.append(true, &mut |state| {
                 let there = state.pool().members().contains_key(&member);
                 Ok(if there { vec![Op::Pool(PoolOp::Lose(member))] } else { Vec::new() })
             })?;
         }
+        // What was said by those who do not belong any more would stay for ever.
+        let strangers: Vec<u64> = present.into_keys().filter(|&id| !belongs(state.pool(), id)).collect();
+        self.signs.forget(&strangers)?;
         Ok(silent)
     }
+}
+
+fn belongs(pool: &Pool, id: u64) -> bool {
+    pool.members().contains_key(&id) || pool.leavers().any(|member| member.id == id)
 }
 
 fn check_object(name: &str) -> Result<()> {
@@ -150,8 +179,8 @@ impl Service for ManagerService {
         let catalog = &*self.catalog;
         let reply = match question {
             Question::Tail { boot, number } => tail_reply(Writer::new(), catalog.tail(boot, number)?),
-            Question::Append { boot, number, durable, ops } => {
-                let submitted = catalog.submit(boot, number, ops, durable)?;
+            Question::Append { boot, number, as_saver, durable, ops } => {
+                let submitted = catalog.submit(Upon { boot, number, as_saver }, ops, durable)?;
                 let mut writer = Writer::new();
                 writer.u8(u8::from(submitted.accepted));
                 tail_reply(writer, submitted.tail)
@@ -177,14 +206,12 @@ impl Service for ManagerService {
             }
             Question::Alive(report) => self.take_report(report).map(done)?,
             Question::Reports => {
-                let reports = self.reports();
-                let heard = reports.values().filter_map(|heard| Some((heard.report?, heard.at)));
-                let heard: Vec<(Report, Instant)> = heard.collect();
+                let (reports, ages) = (self.reports()?, self.signs.ages()?);
                 Reply::of(|w| {
-                    w.varint(heard.len() as u64);
-                    for (report, at) in heard {
+                    w.varint(reports.len() as u64);
+                    for (id, report) in reports {
                         report.encode(w);
-                        w.varint(at.elapsed().as_millis() as u64);
+                        w.varint(ages.get(&id).map_or(0, |age| age.as_millis() as u64));
                     }
                 })
             }

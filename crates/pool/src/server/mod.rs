@@ -9,5 +9,6 @@ mod traffic;
 
 pub use benefactor::{Benefactor, Lend};
 pub use manager::ManagerService;
+pub(crate) use serve::{Refusal, answer_here};
 pub use serve::{Server, Service};
 pub use traffic::Traffic;

@@ -58,9 +58,54 @@ impl From<Error> for Refusal {
     }
 }
 
+/// Where the bulk of a question comes from.
+trait Feed {
+    fn receive_bulk(&mut self, buffer: &mut [u8]) -> Result<()>;
+    /// All of it has come; only now it may be believed.
+    fn finish(&mut self) -> Result<()>;
+}
+
+impl Feed for Channel {
+    fn receive_bulk(&mut self, buffer: &mut [u8]) -> Result<()> {
+        Channel::receive_bulk(self, buffer)
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Channel::finish(self)
+    }
+}
+
+/// Of the same process.
+impl Feed for &[u8] {
+    fn receive_bulk(&mut self, buffer: &mut [u8]) -> Result<()> {
+        let short = || Error::corrupt("a question with less bulk than it should have");
+        let (now, rest) = self.split_at_checked(buffer.len()).ok_or_else(short)?;
+        buffer.copy_from_slice(now);
+        *self = rest;
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Has a question of the same process answered.
+pub(crate) fn answer_here(
+    service: &dyn Service,
+    question: Question,
+    bulk: &[u8],
+) -> std::result::Result<Reply, Refusal> {
+    let (mut feed, len) = (bulk, bulk.len() as u64);
+    service.answer(
+        question,
+        &mut Incoming { feed: &mut feed, len, left: len, is_finished: len == 0, is_lost: false },
+    )
+}
+
 /// What comes with a question.
 pub struct Incoming<'c> {
-    channel: &'c mut Channel,
+    feed: &'c mut dyn Feed,
     /// Bytes of it.
     pub len: u64,
     left: u64,
@@ -90,7 +135,7 @@ impl Incoming<'_> {
 
 impl Source for Incoming<'_> {
     fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
-        let filled = self.channel.receive_bulk(buffer);
+        let filled = self.feed.receive_bulk(buffer);
         self.left = self.left.saturating_sub(buffer.len() as u64);
         self.is_lost |= filled.is_err();
         filled
@@ -103,7 +148,7 @@ impl Source for Incoming<'_> {
         if self.left > 0 {
             return Err(Error::corrupt("a frame with more bulk than it should have"));
         }
-        let finished = self.channel.finish();
+        let finished = self.feed.finish();
         self.is_finished = true;
         self.is_lost |= finished.is_err();
         finished
@@ -245,7 +290,7 @@ fn talk(
             left: frame.bulk,
             is_finished: frame.bulk == 0,
             is_lost: false,
-            channel: &mut channel,
+            feed: &mut channel,
         };
         let answered = match Question::decode(frame.kind, &frame.body) {
             // Those that take bulk do nothing before all of it has come, and with it the code of the frame. Nobody else may do anything

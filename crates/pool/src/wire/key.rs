@@ -59,6 +59,11 @@ impl Key {
         text.trim().parse::<Key>().context(read)
     }
 
+    /// A secret for some other use, from which this key does not follow.
+    pub fn derive(&self, purpose: &str) -> [u8; 32] {
+        blake3::derive_key(purpose, &self.0)
+    }
+
     /// What shows that a side knows the key, without telling it.
     pub fn proof(&self, side: Side, nonces: &[u8]) -> [u8; CODE_BYTES] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);

@@ -35,7 +35,7 @@ pub enum Question {
     /// What came since?
     Tail { boot: u64, number: u64 },
     /// Append what I decided.
-    Append { boot: u64, number: u64, durable: bool, ops: Vec<Op> },
+    Append { boot: u64, number: u64, as_saver: bool, durable: bool, ops: Vec<Op> },
     /// This session is alive.
     Beat { session: SessionId },
     /// When was each session last alive?
@@ -190,10 +190,10 @@ impl Question {
                 w.varint(*number);
                 16
             }
-            Question::Append { boot, number, durable, ops } => {
+            Question::Append { boot, number, as_saver, durable, ops } => {
                 w.u64(*boot);
                 w.varint(*number);
-                w.u8(u8::from(*durable));
+                w.u8(u8::from(*durable) | u8::from(*as_saver) << 1);
                 encode_all(ops, &mut w, Op::encode);
                 17
             }
@@ -274,8 +274,9 @@ impl Question {
             8 => Question::Drop { item: Item::decode(r)? },
             16 => Question::Tail { boot: r.u64()?, number: r.varint()? },
             17 => {
-                let (boot, number, durable) = (r.u64()?, r.varint()?, r.u8()? == 1);
-                Question::Append { boot, number, durable, ops: decode_all(r, 2, Op::decode)? }
+                let (boot, number, flags) = (r.u64()?, r.varint()?, r.u8()?);
+                let (durable, as_saver) = (flags & 1 != 0, flags & 2 != 0);
+                Question::Append { boot, number, as_saver, durable, ops: decode_all(r, 2, Op::decode)? }
             }
             18 => Question::Beat { session: session(r)? },
             19 => Question::BeatAges,
@@ -338,7 +339,13 @@ mod tests {
             Question::Remove { names: vec![] },
             Question::Who,
             Question::Tail { boot: 1, number: 2 },
-            Question::Append { boot: 1, number: 2, durable: true, ops: vec![Op::End(SessionId(1))] },
+            Question::Append {
+                boot: 1,
+                number: 2,
+                as_saver: true,
+                durable: false,
+                ops: vec![Op::End(SessionId(1))],
+            },
             Question::Beat { session: SessionId(9) },
             Question::BeatAges,
             Question::ForgetBeats { sessions: vec![SessionId(9)] },

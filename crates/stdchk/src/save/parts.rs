@@ -275,9 +275,9 @@ impl Add<'_> {
         if !replaces {
             repository.check_not_added(session, &entry.head)?;
         }
-        repository
-            .catalog
-            .append(options.is_durable(), &mut |_| Ok(vec![Op::AddPart(session, entry.clone(), replaces)]))?;
+        repository.catalog.append_as_saver(options.is_durable(), &mut |_| {
+            Ok(vec![Op::AddPart(session, entry.clone(), replaces)])
+        })?;
         repository.catalog.beat(session)?;
         repository.list_in_index(listed, options.durability);
         Ok(entry)

@@ -69,7 +69,7 @@ fn place(cli: &Cli) -> Result<&str> {
 
 fn open(cli: &Cli) -> Result<Repository> {
     let place = place(cli)?;
-    let is_pool = place.starts_with(stdchk::pool::SCHEME);
+    let is_pool = stdchk::pool::is_pool(place);
     let opened =
         if is_pool { Repository::open_pool(place, pool::key(cli)?) } else { Repository::open(place) };
     Ok(set_up(cli, opened?))
@@ -77,7 +77,7 @@ fn open(cli: &Cli) -> Result<Repository> {
 
 fn open_or_create(cli: &Cli) -> Result<Repository> {
     let place = place(cli)?;
-    if place.starts_with(stdchk::pool::SCHEME) {
+    if stdchk::pool::is_pool(place) {
         return open(cli);
     }
     Ok(set_up(cli, Repository::open_or_create(place)?))

@@ -5,11 +5,16 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use stdchk::pool::{self, Class, Key, Lender, LenderOptions, Manager, ManagerOptions, MemberStatus, Status};
+use stdchk::pool::{
+    self, Catalog, Class, Key, Lender, LenderOptions, Manager, ManagerOptions, MemberStatus, Status,
+};
 use stdchk::{Error, Kind, Result, tier};
 
 use crate::args::{Cli, PoolVerb};
 use crate::output::{Out, count, size, table};
+
+/// Where a manager listens unless it is told otherwise.
+const LISTEN: &str = "127.0.0.1:7117";
 
 pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
     match verb {
@@ -18,10 +23,23 @@ pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
             let file = file.display().to_string();
             out.did(|| json!({ "key": file }), || format!("wrote the key of a new pool to {file}"));
         }
-        PoolVerb::Start { listen, state, replicas, erasure, stripe, patience, metrics } => {
+        PoolVerb::Start { listen, state, catalog, replicas, erasure, stripe, patience, metrics } => {
             let class = Class { replicas: *replicas, code: *erasure, stripe: *stripe };
-            let (listen, state, metrics) = (listen.clone(), state.clone(), metrics.clone());
-            start(out, &ManagerOptions { listen, state, class, patience: *patience, metrics }, key(cli)?)?;
+            let only_founds = catalog.is_some() && listen.is_none();
+            let catalog = match (catalog, state) {
+                (Some(place), _) => Catalog::Etcd(place.clone()),
+                (None, Some(folder)) => Catalog::Folder(folder.clone()),
+                (None, None) => {
+                    return Err(Error::invalid("say where the names are kept: --state or --catalog"));
+                }
+            };
+            let listen = listen.clone().unwrap_or_else(|| LISTEN.to_owned());
+            let options =
+                ManagerOptions { listen, catalog, class, patience: *patience, metrics: metrics.clone() };
+            match only_founds {
+                true => found(out, &options, &key(cli)?)?,
+                false => start(out, &options, key(cli)?)?,
+            }
         }
         PoolVerb::Join { manager, disk, size, listen, domain, grace, metrics } => {
             let size = match (size, cli.memory) {
@@ -35,7 +53,7 @@ pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
                 }
             };
             let options = LenderOptions {
-                manager: pool::address_of(manager)?.to_owned(),
+                manager: manager.clone(),
                 size,
                 disk: disk.clone(),
                 listen: listen.clone(),
@@ -46,7 +64,7 @@ pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
         }
         PoolVerb::Status { watch } => status(cli, out, *watch)?,
         PoolVerb::Leave { benefactor } | PoolVerb::Evict { benefactor } => {
-            let id = pool::remove(manager(cli)?, key(cli)?, benefactor)?;
+            let id = pool::remove(place(cli)?, &key(cli)?, benefactor)?;
             let is_dead = matches!(verb, PoolVerb::Evict { .. });
             let does = if is_dead { "is no member any more" } else { "gives away what it holds, and ends" };
             out.did(
@@ -55,11 +73,11 @@ pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
             );
         }
         PoolVerb::Tier { drain: Some(place), .. } => {
-            tier::drain(manager(cli)?, key(cli)?, place)?;
+            tier::drain(self::place(cli)?, &key(cli)?, place)?;
             out.did(|| json!({ "drain": place }), || format!("checkpoints are drained to {place}"));
         }
         PoolVerb::Tier { stop: true, .. } => {
-            tier::stop(manager(cli)?, key(cli)?)?;
+            tier::stop(place(cli)?, &key(cli)?)?;
             out.did(|| json!({ "drain": null }), || "checkpoints are drained no more".to_owned());
         }
         PoolVerb::Tier { release: Some(place), .. } => {
@@ -67,11 +85,11 @@ pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
             out.did(|| json!({ "released": place }), || format!("{place} is a repository of its own"));
         }
         PoolVerb::Tier { .. } => {
-            let status = pool::status(manager(cli)?, key(cli)?)?;
+            let status = pool::status(place(cli)?, &key(cli)?)?;
             out.either(|| drain_json(&status), || drain_text(&status));
         }
         PoolVerb::Wait { patience } => {
-            pool::wait_settled(manager(cli)?, key(cli)?, *patience)?;
+            pool::wait_settled(place(cli)?, &key(cli)?, *patience)?;
             out.did(|| json!({ "settled": true }), || "everything lies where it belongs".to_owned());
         }
     }
@@ -88,12 +106,13 @@ pub fn key(cli: &Cli) -> Result<Key> {
     }
 }
 
-fn manager(cli: &Cli) -> Result<&str> {
+fn place(cli: &Cli) -> Result<&str> {
     let place = cli
         .store
         .as_deref()
         .ok_or_else(|| Error::invalid("which pool? Give --store pool://HOST:PORT or set STDCHK_STORE"))?;
-    pool::address_of(place)
+    pool::check_place(place)?;
+    Ok(place)
 }
 
 /// Says so when the process is to end.
@@ -105,15 +124,39 @@ fn signals() -> Result<Receiver<()>> {
     Ok(receive)
 }
 
-fn start(out: &Out, options: &ManagerOptions, key: Key) -> Result<()> {
-    let signals = signals()?;
-    let manager = Manager::start(options, key)?;
-    let (address, class) = (manager.address(), manager.class());
-    if class != options.class {
+/// Says so where a pool was founded otherwise before.
+fn note_class(out: &Out, class: &Class, options: &ManagerOptions) {
+    if *class != options.class {
         let how =
             class.code.map_or(format!("--replicas {}", class.replicas), |code| format!("--erasure {code}"));
         out.note(&format!("this pool was founded with {how} --stripe {}", class.stripe));
     }
+}
+
+/// Founds a pool that needs no manager.
+fn found(out: &Out, options: &ManagerOptions, key: &Key) -> Result<()> {
+    if options.metrics.is_some() {
+        return Err(Error::invalid("--metrics wants a manager: say where it is to listen, with --listen"));
+    }
+    let class = pool::found(options, key)?;
+    note_class(out, &class, options);
+    let Catalog::Etcd(place) = &options.catalog else { return Ok(()) };
+    out.did(
+        || {
+            let mut founded = class_json(&class);
+            founded["pool"] = place.as_str().into();
+            founded
+        },
+        || format!("there is a pool at {place}; {}", promise(&class)),
+    );
+    Ok(())
+}
+
+fn start(out: &Out, options: &ManagerOptions, key: Key) -> Result<()> {
+    let signals = signals()?;
+    let manager = Manager::start(options, key)?;
+    let (address, class) = (manager.address(), manager.class());
+    note_class(out, &class, options);
     out.either(
         || {
             let mut started = class_json(&class);
@@ -168,7 +211,7 @@ fn join(out: &Out, options: &LenderOptions, key: Key, grace: Duration) -> Result
 
 fn status(cli: &Cli, out: &Out, watch: bool) -> Result<()> {
     loop {
-        let status = pool::status(manager(cli)?, key(cli)?)?;
+        let status = pool::status(place(cli)?, &key(cli)?)?;
         if out.json {
             out.object(&status_json(&status));
         } else {

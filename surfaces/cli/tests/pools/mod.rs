@@ -84,7 +84,8 @@ pub struct Pool {
     /// What it promises.
     class: &'static [&'static str],
     pub manager: Option<Process>,
-    pub address: String,
+    /// How it is found.
+    pub place: String,
     /// What its processes find in their environment besides.
     pub environment: Vec<(&'static str, String)>,
 }
@@ -96,10 +97,28 @@ impl Pool {
 
     pub fn start_in(class: &'static [&'static str], environment: Vec<(&'static str, String)>) -> Pool {
         let dir = tempfile::tempdir().expect("a directory");
-        let mut pool = Pool { dir, class, manager: None, address: "127.0.0.1:0".to_owned(), environment };
+        let mut pool =
+            Pool { dir, class, manager: None, place: "pool://127.0.0.1:0".to_owned(), environment };
         assert!(pool.run(&["pool", "key", pool.path("key").to_str().expect("text")]).status.success());
         pool.manage();
         pool
+    }
+
+    /// One without a manager, whose names are in etcd.
+    pub fn in_etcd(class: &'static [&'static str], place: String) -> Pool {
+        let dir = tempfile::tempdir().expect("a directory");
+        let pool = Pool { dir, class, manager: None, place, environment: Vec::new() };
+        assert!(pool.run(&["pool", "key", pool.path("key").to_str().expect("text")]).status.success());
+        let found = ["pool", "start", "--catalog", &pool.place, "--patience", "4s"];
+        pool.succeed(&[&found, class].concat());
+        pool
+    }
+
+    /// A manager for names in etcd, which some may like to ask.
+    pub fn manage_etcd(&self) -> Process {
+        let mut command = self.command();
+        command.args(["pool", "start", "--json", "--listen", "127.0.0.1:0", "--catalog", &self.place]);
+        Process::start(command)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -108,9 +127,7 @@ impl Pool {
 
     pub fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stdchk"));
-        command
-            .env("STDCHK_STORE", format!("pool://{}", self.address))
-            .env("STDCHK_POOL_KEY", self.path("key"));
+        command.env("STDCHK_STORE", &self.place).env("STDCHK_POOL_KEY", self.path("key"));
         command.env_remove("STDCHK_LOG");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
@@ -130,17 +147,18 @@ impl Pool {
     /// Starts the manager, or starts it again.
     pub fn manage(&mut self) {
         let mut command = self.command();
-        command.args(["pool", "start", "--json", "--listen", &self.address, "--patience", "4s"]);
+        let address = self.place.strip_prefix("pool://").expect("a manager's");
+        command.args(["pool", "start", "--json", "--listen", address, "--patience", "4s"]);
         command.args(self.class).arg("--state").arg(self.path("state"));
         let manager = Process::start(command);
-        self.address = manager.address();
+        self.place = format!("pool://{}", manager.address());
         self.manager = Some(manager);
     }
 
     pub fn join(&self, domain: usize, lend: &[&str]) -> Process {
         let mut command = self.command();
         command
-            .args(["pool", "join", &self.address, "--json", "--domain", &format!("host={domain}")])
+            .args(["pool", "join", &self.place, "--json", "--domain", &format!("host={domain}")])
             .args(lend);
         Process::start(command)
     }

@@ -1,0 +1,78 @@
+//! Who is alive.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use stdchk_object::Result;
+
+/// Signs of life that sessions or benefactors give, by their numbers, with a few bytes of what they have to say.
+pub trait Signs: Send + Sync {
+    /// Somebody is alive.
+    fn say(&self, id: u64, what: &[u8]) -> Result<()>;
+
+    /// What those said last whose signs are not too old.
+    fn present(&self) -> Result<BTreeMap<u64, Vec<u8>>>;
+
+    /// How long ago they said so.
+    fn ages(&self) -> Result<BTreeMap<u64, Duration>>;
+
+    /// For how long nothing may have been heard of somebody who is not among them.
+    fn unheard(&self) -> Duration;
+
+    /// Some do not matter any more.
+    fn forget(&self, ids: &[u64]) -> Result<()>;
+
+    /// The one who listens was held up, and could not hear anybody for a while.
+    fn forgive(&self) {}
+}
+
+/// What this process has heard.
+pub struct HeardSigns {
+    signs: Mutex<HashMap<u64, (Vec<u8>, Instant)>>,
+    lasts: Duration,
+    begun: Instant,
+}
+
+impl HeardSigns {
+    /// Nothing yet. A sign is too old after so long.
+    pub fn new(lasts: Duration) -> HeardSigns {
+        HeardSigns { signs: Mutex::default(), lasts, begun: Instant::now() }
+    }
+
+    fn signs(&self) -> MutexGuard<'_, HashMap<u64, (Vec<u8>, Instant)>> {
+        self.signs.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Signs for HeardSigns {
+    fn say(&self, id: u64, what: &[u8]) -> Result<()> {
+        self.signs().insert(id, (what.to_vec(), Instant::now()));
+        Ok(())
+    }
+
+    fn present(&self) -> Result<BTreeMap<u64, Vec<u8>>> {
+        let signs = self.signs();
+        let fresh = signs.iter().filter(|(_, (_, at))| at.elapsed() <= self.lasts);
+        Ok(fresh.map(|(&id, (what, _))| (id, what.clone())).collect())
+    }
+
+    fn ages(&self) -> Result<BTreeMap<u64, Duration>> {
+        Ok(self.signs().iter().map(|(&id, (_, at))| (id, at.elapsed())).collect())
+    }
+
+    /// Nobody could say that he is alive while there was nobody to hear it.
+    fn unheard(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    fn forget(&self, ids: &[u64]) -> Result<()> {
+        let mut signs = self.signs();
+        ids.iter().for_each(|id| _ = signs.remove(id));
+        Ok(())
+    }
+
+    fn forgive(&self) {
+        self.signs().values_mut().for_each(|(_, at)| *at = Instant::now());
+    }
+}

@@ -1,0 +1,117 @@
+//! Looking at a pool, and putting benefactors out of it.
+
+use std::time::{Duration, Instant};
+
+use stdchk_catalog::{Catalog, Class, Medium, Member, Op, PoolOp};
+use stdchk_object::{Error, Kind, Result};
+use stdchk_pool::{Key, PoolCatalog};
+
+use super::LOOK_EVERY;
+use super::names::{catalog_of, way_to_names};
+use crate::tier;
+
+/// How a pool is.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// What it promises.
+    pub class: Class,
+    /// The current epoch, and the newest by which everything lies where it belongs.
+    pub epoch: u64,
+    /// The settled epoch.
+    pub settled: u64,
+    /// Its members.
+    pub members: Vec<MemberStatus>,
+    /// Where it is drained to, how many checkpoints have arrived there, and how many there are.
+    pub drain: Option<(String, usize, usize)>,
+}
+
+/// How a benefactor is.
+#[derive(Clone, Debug)]
+pub struct MemberStatus {
+    /// Its identity.
+    pub id: u64,
+    /// Where it listens.
+    pub address: String,
+    /// What fails together with it.
+    pub domain: String,
+    /// What it lends.
+    pub medium: Medium,
+    /// Bytes that it lends.
+    pub capacity: u64,
+    /// Whether it is leaving.
+    pub is_leaving: bool,
+    /// What it said last, if anything was heard of it.
+    pub heard: Option<Heard>,
+}
+
+/// What a benefactor said of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Heard {
+    /// Bytes that it holds.
+    pub used: u64,
+    /// Packs that it holds.
+    pub packs: u64,
+    /// Packs that are to be given to others.
+    pub behind: u64,
+    /// How long ago.
+    pub age: Duration,
+}
+
+/// How a pool is.
+pub fn status(place: &str, key: &Key) -> Result<Status> {
+    let peer = way_to_names(place, key)?;
+    let state = PoolCatalog::new(peer.clone()).state()?;
+    let reports = peer.reports()?;
+    let pool = state.pool();
+    let class = pool.class().ok_or_else(|| Error::invalid(format!("{place} keeps no pool")))?;
+    let member = |(member, is_leaving): (&Member, bool)| MemberStatus {
+        id: member.id,
+        address: member.address.clone(),
+        domain: member.domain.clone(),
+        medium: member.medium,
+        capacity: member.capacity,
+        is_leaving,
+        heard: reports.iter().find(|(report, _)| report.member == member.id).map(|(report, age)| Heard {
+            used: report.used,
+            packs: report.packs,
+            behind: report.behind,
+            age: *age,
+        }),
+    };
+    let staying = pool.members().values().map(|member| (member, false));
+    let members = staying.chain(pool.leavers().map(|member| (member, true))).map(member).collect();
+    Ok(Status { class, epoch: pool.epoch(), settled: pool.settled(), members, drain: tier::progress(&state) })
+}
+
+/// Takes a benefactor out of the pool: one that lives gives away what it holds and ends, one that is dead is forgotten. `who` is its
+/// identity or its address; the identity.
+pub fn remove(place: &str, key: &Key, who: &str) -> Result<u64> {
+    let catalog = catalog_of(place, key)?;
+    let mut removed = 0;
+    catalog.append(true, &mut |state| {
+        let named = |member: &&Member| format!("{:016x}", member.id) == who || member.address == who;
+        let found = state.pool().members().values().find(named);
+        let missing = || Error::new(Kind::NotFound, format!("the pool has no benefactor {who}"));
+        removed = found.ok_or_else(missing)?.id;
+        Ok(vec![Op::Pool(PoolOp::Leave(removed))])
+    })?;
+    Ok(removed)
+}
+
+/// Waits until everything lies where it belongs.
+pub fn wait_settled(place: &str, key: &Key, patience: Duration) -> Result<()> {
+    let catalog = catalog_of(place, key)?;
+    let begun = Instant::now();
+    loop {
+        let state = catalog.state()?;
+        let (epoch, settled) = (state.pool().epoch(), state.pool().settled());
+        if settled == epoch {
+            return Ok(());
+        }
+        if begun.elapsed() > patience {
+            let text = format!("the pool is at epoch {epoch}, and settled at {settled} only");
+            return Err(Error::new(Kind::Conflict, text));
+        }
+        std::thread::sleep(LOOK_EVERY / 4);
+    }
+}
