@@ -19,17 +19,23 @@ pub struct EtcdSigns {
     lasts: Duration,
     /// What was said here: by which lease, and what.
     said: Mutex<HashMap<u64, (i64, Vec<u8>)>>,
+    /// Leases of those who have ended. If nobody says anything any more they end by themselves.
+    over: Mutex<Vec<i64>>,
 }
 
 impl EtcdSigns {
     /// Signs that last for so long.
     pub fn new(etcd: Arc<Etcd>, folder: &'static str, lasts: Duration) -> EtcdSigns {
         let lasts = lasts.max(Duration::from_secs(LEASE_MIN));
-        EtcdSigns { etcd, folder, lasts, said: Mutex::default() }
+        EtcdSigns { etcd, folder, lasts, said: Mutex::default(), over: Mutex::default() }
     }
 
     fn said(&self) -> MutexGuard<'_, HashMap<u64, (i64, Vec<u8>)>> {
         self.said.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn over(&self) -> MutexGuard<'_, Vec<i64>> {
+        self.over.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn key(&self, id: u64) -> String {
@@ -54,6 +60,8 @@ impl EtcdSigns {
 
 impl Signs for EtcdSigns {
     fn say(&self, id: u64, what: &[u8]) -> Result<()> {
+        let over = std::mem::take(&mut *self.over());
+        over.into_iter().try_for_each(|lease| self.etcd.revoke(lease))?;
         let known = self.lease_of(id)?;
         if let Some(lease) = known
             && self.etcd.renew(lease)?
@@ -84,18 +92,26 @@ impl Signs for EtcdSigns {
         Ok(ages)
     }
 
-    /// A sign that is not there may just have ended.
-    fn unheard(&self) -> Duration {
-        self.lasts
+    /// Most that begins ends soon, and never gives a sign.
+    fn begins(&self, _id: u64) {}
+
+    fn ends(&self, id: u64) {
+        if let Some((lease, _)) = self.said().remove(&id) {
+            self.over().push(lease);
+        }
+    }
+
+    /// By the clock of whoever began: one who is so old has given signs, and they have ended; or it has not yet had to give any.
+    fn unheard(&self, age: Duration) -> Duration {
+        age
     }
 
     fn forget(&self, ids: &[u64]) -> Result<()> {
-        for &id in ids {
-            if let Some(lease) = self.lease_of(id)? {
-                self.etcd.revoke(lease)?;
-            }
-            self.said().remove(&id);
-        }
-        Ok(())
+        // What others said here ends by itself.
+        let said: Vec<i64> = {
+            let mut all = self.said();
+            ids.iter().filter_map(|id| all.remove(id)).map(|(lease, _)| lease).collect()
+        };
+        said.into_iter().try_for_each(|lease| self.etcd.revoke(lease))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use stdchk_catalog::{Catalog, Decide, Op, Record, State, random};
 use stdchk_object::{Error, Kind, Result, SessionId};
@@ -268,7 +268,7 @@ impl LogCatalog {
         let done = self.write(known, &records, sync);
         let mut inner = self.inner();
         let done = done.and_then(|newer| match newer {
-            None => inner.take_written(&records, sync || self.is_shared),
+            None => inner.take_written(&records, sync || self.is_shared).map(|()| self.note_beats(&records)),
             Some(newer) => inner.take_newer(newer, &records),
         });
         match done {
@@ -303,6 +303,19 @@ impl LogCatalog {
             journal.sync()?;
         }
         Ok(None)
+    }
+
+    /// Sessions that are opened are alive, and those that have ended matter no more.
+    fn note_beats(&self, records: &[Pending]) {
+        for op in records.iter().flat_map(|pending| &pending.record.ops) {
+            match op {
+                Op::Open(entry) => self.beats.begins(entry.id.0),
+                Op::Commit(session, ..) | Op::End(session) | Op::Fence(session) | Op::Forward(session, _) => {
+                    self.beats.ends(session.0);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// The newest state, by reference to what is in memory.
@@ -468,8 +481,12 @@ impl Catalog for LogCatalog {
     }
 
     fn beat_ages(&self) -> Result<BTreeMap<SessionId, Duration>> {
-        let (state, unheard) = (self.newest()?, self.beats.unheard());
-        let unheard = state.sessions().keys().map(|&session| (session, unheard));
+        let state = self.newest()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let unheard = state.sessions().iter().map(|(&id, session)| {
+            let since = Duration::from_nanos(session.entry.since_ns.try_into().unwrap_or(0));
+            (id, self.beats.unheard(now.saturating_sub(since)))
+        });
         let heard = self.beats.ages()?.into_iter().map(|(id, age)| (SessionId(id), age));
         Ok(unheard.chain(heard).collect())
     }

@@ -17,8 +17,14 @@ pub trait Signs: Send + Sync {
     /// How long ago they said so.
     fn ages(&self) -> Result<BTreeMap<u64, Duration>>;
 
-    /// For how long nothing may have been heard of somebody who is not among them.
-    fn unheard(&self) -> Duration;
+    /// Somebody begins at this moment, and will say so later.
+    fn begins(&self, id: u64);
+
+    /// Somebody has ended. Called where nothing may take long.
+    fn ends(&self, id: u64);
+
+    /// For how long nothing may have been heard of somebody who is not among them, and who says that he began so long ago.
+    fn unheard(&self, age: Duration) -> Duration;
 
     /// Some do not matter any more.
     fn forget(&self, ids: &[u64]) -> Result<()>;
@@ -61,8 +67,16 @@ impl Signs for HeardSigns {
         Ok(self.signs().iter().map(|(&id, (_, at))| (id, at.elapsed())).collect())
     }
 
+    fn begins(&self, id: u64) {
+        self.signs().insert(id, (Vec::new(), Instant::now()));
+    }
+
+    fn ends(&self, id: u64) {
+        self.signs().remove(&id);
+    }
+
     /// Nobody could say that he is alive while there was nobody to hear it.
-    fn unheard(&self) -> Duration {
+    fn unheard(&self, _age: Duration) -> Duration {
         self.begun.elapsed()
     }
 

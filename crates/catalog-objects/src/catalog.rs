@@ -122,6 +122,15 @@ impl Catalog for ObjectCatalog {
         self.objects.replace(&format!("beats/{session}"), b"", false)
     }
 
+    /// Its first heartbeat: a session of which there is none counts as silent.
+    fn begins(&self, session: SessionId) -> Result<()> {
+        self.beat(session)
+    }
+
+    fn ended(&self, session: SessionId) -> Result<()> {
+        self.forget_beats(&[session])
+    }
+
     fn beat_ages(&self) -> Result<BTreeMap<SessionId, Duration>> {
         let ages = self.objects.ages("beats")?;
         Ok(ages.into_iter().filter_map(|(name, age)| Some((name.parse().ok()?, age))).collect())

@@ -48,7 +48,7 @@ pub trait Catalog: Send + Sync {
         self.append(durable, decide)
     }
 
-    /// Says that a session is alive.
+    /// Says that a session is alive. One that was opened a moment ago is known to be.
     fn beat(&self, session: SessionId) -> Result<()>;
 
     /// How long ago each session was last said to be alive, by the catalog's own clock. Only a suggestion.
@@ -57,6 +57,18 @@ pub trait Catalog: Send + Sync {
     /// Reads everything that is stored of the catalog, also what no longer matters; says what is wrong with it.
     fn verify(&self) -> Result<Vec<String>>;
 
-    /// Forgets the heartbeats of sessions that have ended.
+    /// Says that a session will be opened at once, where that has to be known before.
+    fn begins(&self, session: SessionId) -> Result<()> {
+        let _ = session;
+        Ok(())
+    }
+
+    /// Says that a session has ended, where the catalog does not see that in the log.
+    fn ended(&self, session: SessionId) -> Result<()> {
+        let _ = session;
+        Ok(())
+    }
+
+    /// Forgets the heartbeats of sessions that have ended long ago.
     fn forget_beats(&self, sessions: &[SessionId]) -> Result<()>;
 }

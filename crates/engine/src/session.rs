@@ -43,7 +43,7 @@ pub fn open_session(
     let id = SessionId(random_u64()?);
     let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
     let entry = SessionEntry { id, kind, owner: owner.clone(), lease_ms, since_ns: now_ns() };
-    catalog.beat(id)?;
+    catalog.begins(id)?;
     let state = catalog.append_as_saver(false, &mut |_| Ok(vec![Op::Open(entry.clone())]))?;
     Ok((id, state))
 }
@@ -93,7 +93,7 @@ impl Drop for Session {
                 );
             }
         }
-        let _ = self.catalog.forget_beats(&[id]);
+        let _ = self.catalog.ended(id);
     }
 }
 

@@ -166,7 +166,7 @@ fn check_pack(vault: &Vault, pack: &PackRef) -> Result<Vec<(u32, u32)>> {
         Ok(open) => open,
         Err(error) => return about_bytes(error).map(|()| whole),
     };
-    if let Err(error) = vault.check_header(pack.name) {
+    if let Err(error) = vault.check_ends(pack) {
         return about_bytes(error).map(|()| whole);
     }
     vault.check_runs(&open)

@@ -27,7 +27,7 @@ struct Bench {
 type Experiment = fn(&Bench);
 
 /// What is measured, in this order, unless `--only` names some.
-const EXPERIMENTS: [(&str, Experiment); 11] = [
+const EXPERIMENTS: [(&str, Experiment); 12] = [
     ("generated", |bench| series::measure(bench, &inputs::generated(&bench.dir, bench.mib))),
     ("unaligned", |bench| series::measure(bench, &inputs::unaligned(&bench.dir, bench.mib))),
     ("lammps", |bench| of_a_program(bench, inputs::gcore_of_lammps(&bench.dir))),
@@ -39,6 +39,7 @@ const EXPERIMENTS: [(&str, Experiment); 11] = [
     ("noise", noise::measure),
     ("erasure", erasure::measure),
     ("pool", pool::measure),
+    ("commits", pool::commits),
 ];
 
 fn of_a_program(bench: &Bench, series: Option<inputs::Series>) {

@@ -235,7 +235,6 @@ pub fn measure(bench: &Bench) {
     line("the same, one benefactor of four lost", figures.ratio("restore", "restore, 3+1, one is lost"), "");
     let per_gb = benefactors / bench.rounds as f64 / (bytes / 1e9);
     println!("\nProcessor seconds of all benefactors for a GB that is saved: {per_gb:.2}\n");
-    commits(bench);
     together(bench);
     remove(&file);
 }
@@ -268,7 +267,7 @@ fn shards(bench: &Bench, figures: &mut Figures, file: &std::path::Path, image: &
 
 /// Small checkpoints, as many as go in a while: by threads of one process that each keep their connections, and by processes; with names
 /// kept by one manager, by one that has them in etcd, and by nobody but etcd.
-fn commits(bench: &Bench) {
+pub fn commits(bench: &Bench) {
     println!(
         "| small checkpoints a second | wanted | {COMMITTERS} threads of one process | a process for each, four at a time |"
     );

@@ -192,7 +192,7 @@ impl State {
         for id in ids {
             if let Some(app) = self.apps.get_mut(&id.app) {
                 let app = Arc::make_mut(app);
-                if let Some(entry) = app.checkpoints.remove(&(id.step, id.generation)) {
+                if let Some(entry) = app.checkpoints.remove((id.step, id.generation)) {
                     self.drain.forget(&entry);
                 }
                 if app.checkpoints.is_empty() {
@@ -211,8 +211,8 @@ impl State {
             self.checkpoints().filter(|entry| is_news(entry)).map(CheckpointEntry::id).collect();
         for id in news {
             if let Some(app) = self.apps.get_mut(&id.app) {
-                let entry = Arc::make_mut(app).checkpoints.get_mut(&(id.step, id.generation));
-                entry.into_iter().for_each(|entry| entry.durability = Durability::Drained);
+                let drained = |entry: &mut CheckpointEntry| entry.durability = Durability::Drained;
+                Arc::make_mut(app).checkpoints.change((id.step, id.generation), drained);
             }
         }
     }
@@ -223,7 +223,7 @@ impl State {
         for entry in &mirror.added {
             self.commits = self.commits.max(entry.sequence);
             let app = Arc::make_mut(self.apps.entry(entry.app.clone()).or_default());
-            app.checkpoints.insert((entry.step, entry.generation), entry.clone());
+            app.checkpoints.insert(entry.clone());
         }
         for &(old, table) in &mirror.forwards {
             self.forwards.insert(old, Forward { table, since: self.number });
@@ -235,11 +235,11 @@ impl State {
         self.commits += 1;
         let app = Arc::make_mut(self.apps.entry(checkpoint.app.clone()).or_default());
         let step = checkpoint.step;
-        let newest = app.checkpoints.range((step, 0)..=(step, u32::MAX)).next_back();
-        let generation = newest.map_or(1, |(&(_, generation), _)| generation + 1);
+        let newest = app.checkpoints.of_step(step).last();
+        let generation = newest.map_or(1, |entry| entry.generation + 1);
         let entry = CheckpointEntry { generation, sequence: self.commits, ..checkpoint.clone() };
         app.history.saved(&entry);
-        app.checkpoints.insert((step, generation), entry);
+        app.checkpoints.insert(entry);
     }
 }
 

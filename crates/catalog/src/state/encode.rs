@@ -85,7 +85,7 @@ impl State {
             let mut app = App { policy: Policy::decode(r)?, ..App::default() };
             for _ in 0..r.count(Locator::BYTES_MIN)? {
                 let checkpoint = CheckpointEntry::decode(r)?;
-                app.checkpoints.insert((checkpoint.step, checkpoint.generation), checkpoint);
+                app.checkpoints.insert(checkpoint);
             }
             app.history = History::decode(r)?;
             state.apps.insert(name, app.into());

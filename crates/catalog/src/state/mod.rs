@@ -6,6 +6,7 @@
 //! - a condemned pack is swept only when every open session was opened after its condemnation.
 
 mod apply;
+mod checkpoints;
 mod encode;
 mod history;
 
@@ -19,6 +20,7 @@ use crate::op::{CheckpointEntry, ChunkRange, Op, PartEntry, SessionEntry, Sessio
 use crate::policy::Policy;
 use crate::pool::Pool;
 
+pub use checkpoints::Checkpoints;
 pub use history::{History, SaveSample};
 
 /// A session that has not ended.
@@ -47,7 +49,7 @@ pub struct App {
     /// Its policy, where one was set.
     pub policy: Policy,
     /// Its checkpoints by step and generation.
-    pub checkpoints: BTreeMap<(u64, u32), CheckpointEntry>,
+    pub checkpoints: Checkpoints,
     /// What was measured of it.
     pub history: History,
 }
@@ -55,7 +57,7 @@ pub struct App {
 impl App {
     /// The checkpoints, newest first in commit order.
     pub fn newest_first(&self) -> Vec<&CheckpointEntry> {
-        let mut all: Vec<_> = self.checkpoints.values().collect();
+        let mut all: Vec<&CheckpointEntry> = self.checkpoints.values().collect();
         all.sort_by_key(|entry| std::cmp::Reverse(entry.sequence));
         all
     }
@@ -104,7 +106,7 @@ impl State {
 
     /// One checkpoint.
     pub fn checkpoint(&self, id: &CheckpointId) -> Option<&CheckpointEntry> {
-        self.apps.get(&id.app)?.checkpoints.get(&(id.step, id.generation))
+        self.apps.get(&id.app)?.checkpoints.get((id.step, id.generation))
     }
 
     /// Condemned packs, and the record that condemned each.

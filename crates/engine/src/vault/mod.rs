@@ -36,7 +36,12 @@ pub struct OpenPack {
     pub pack: PackRef,
     /// What it holds.
     pub footer: Footer,
+    /// All of its bytes, where they came with the footer and are few. Nothing of them was checked but the footer.
+    whole: Vec<u8>,
 }
+
+/// Packs that are kept whole when their footers are read.
+const WHOLE_MAX: u64 = 16 << 10;
 
 /// Reads packs of one store, as one state of the catalog sees them.
 pub struct Vault {
@@ -85,6 +90,16 @@ impl Vault {
         error
     }
 
+    /// Reads some bytes of a pack from a certain copy; the first may be at hand.
+    fn read_bytes(&self, open: &OpenPack, copy: u32, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        match open.whole.get(from..from.saturating_add(buffer.len())).filter(|_| copy == 0) {
+            Some(bytes) => buffer.copy_from_slice(bytes),
+            None => self.store.read_copy(open.pack.name, copy, offset, buffer)?,
+        }
+        Ok(())
+    }
+
     /// Opens a pack that is referred to.
     pub fn open(&self, pack: &PackRef) -> Result<Arc<OpenPack>> {
         if let Some(open) = locked(&self.footers).get(&pack.name) {
@@ -125,8 +140,14 @@ impl Vault {
         if self.store.copies() > 1 { read(0).map_err(|_| first) } else { Err(first) }
     }
 
-    /// Checks the first bytes of a pack, which nothing else needs.
-    pub fn check_header(&self, name: PackName) -> Result<()> {
+    /// Checks the length of a pack and its first bytes, which nothing else needs.
+    pub fn check_ends(&self, pack: &PackRef) -> Result<()> {
+        let name = pack.name;
+        if self.store.length(name)? != pack.length {
+            return Err(Error::corrupt(format!(
+                "pack {name}: its length is not the one that was referred to"
+            )));
+        }
         self.try_copies(name, |copy| {
             let mut header = [0; pack::HEADER_BYTES];
             self.store.read_copy(name, copy, 0, &mut header)?;
@@ -149,9 +170,6 @@ impl Vault {
         if length < (pack::HEADER_BYTES + pack::TRAILER_BYTES) as u64 {
             return Err(bad("it is too short to be a pack"));
         }
-        if expected.is_some() && self.store.length(name)? != length {
-            return Err(bad("its length is not the one that was referred to"));
-        }
         let tail_len = pack::tail_length(length);
         let mut tail = vec![0; tail_len as usize];
         self.store.read_copy(name, copy, length - tail_len, &mut tail)?;
@@ -164,15 +182,13 @@ impl Vault {
             self.store.read_copy(name, copy, trailer.footer_offset, &mut tail)?;
             &tail[..]
         };
-        let open = match expected {
-            Some(pack) => OpenPack { pack: *pack, footer: pack::open_footer(pack, end)? },
-            None => {
-                let (pack, footer) = pack::open_footer_unreferenced(name, length, end)?;
-                OpenPack { pack, footer }
-            }
+        let (pack, footer) = match expected {
+            Some(pack) => (*pack, pack::open_footer(pack, end)?),
+            None => pack::open_footer_unreferenced(name, length, end)?,
         };
-        let open = Arc::new(open);
-        let bytes = open.footer.memory_bytes();
+        let whole = if tail.len() as u64 == length && length <= WHOLE_MAX { tail } else { Vec::new() };
+        let open = Arc::new(OpenPack { pack, footer, whole });
+        let bytes = open.footer.memory_bytes() + open.whole.len();
         locked(&self.footers).put(name, open.clone(), bytes);
         Ok(open)
     }

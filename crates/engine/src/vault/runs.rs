@@ -49,7 +49,7 @@ impl Vault {
         let offset = run.offset + u64::from(run.chunk_start(from));
         let mut bad = Vec::new();
         let read = self.try_copies(name, |copy| {
-            self.store.read_copy(name, copy, offset, bytes)?;
+            self.read_bytes(open, copy, offset, bytes)?;
             let these = bad_chunks(open, run, from, to, bytes);
             let read = these.first().map_or(Ok(()), |&chunk| Err(damaged(open, chunk)));
             if copy == 0 {
@@ -98,7 +98,7 @@ impl Vault {
     ) -> Result<Vec<u8>> {
         let name = open.pack.name;
         scratch.bytes.resize(run.stored_len as usize, 0);
-        self.store.read_copy(name, copy, run.offset, &mut scratch.bytes)?;
+        self.read_bytes(open, copy, run.offset, &mut scratch.bytes)?;
         let stored = run.stored_hash;
         if stored.is_some_and(|hash| Domain::StoredRun.hash(&scratch.bytes).half() != hash) {
             let text = format!("pack {name}: chunks {}..{} are damaged", run.first_chunk, run.end_chunk());

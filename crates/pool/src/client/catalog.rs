@@ -145,7 +145,9 @@ impl PoolCatalog {
 fn are_done(ops: &[Op], state: &State) -> bool {
     let is_done = |op: &Op| match op {
         Op::Open(entry) => state.sessions().contains_key(&entry.id),
-        Op::Commit(_, entry, _) => state.checkpoints().any(|there| there.manifest == entry.manifest),
+        Op::Commit(_, entry, _) => state.apps().get(&entry.app).is_some_and(|app| {
+            app.checkpoints.of_step(entry.step).any(|there| there.manifest == entry.manifest)
+        }),
         Op::AddPart(session, part, _) => state
             .sessions()
             .get(session)

@@ -219,7 +219,8 @@ impl Repository {
 }
 
 fn saved(state: &State, entry: &CheckpointEntry) -> Result<Saved> {
-    let found = state.checkpoints().find(|known| known.manifest == entry.manifest);
+    let generations = state.apps().get(&entry.app).map(|app| app.checkpoints.of_step(entry.step));
+    let found = generations.into_iter().flatten().find(|known| known.manifest == entry.manifest);
     let entry = found
         .ok_or_else(|| Error::new(Kind::Conflict, "the checkpoint was committed and dropped at once"))?;
     Ok(Saved { id: entry.id(), entry: entry.clone() })

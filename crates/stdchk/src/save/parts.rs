@@ -99,7 +99,7 @@ impl Repository {
             }
             Ok(vec![Op::Commit(session, Box::new(entry.clone()), state.to_revive(packs.iter().copied()))])
         })?;
-        let _ = self.catalog.forget_beats(&[session]);
+        let _ = self.catalog.ended(session);
         saved(&committed, &entry)
     }
 
@@ -141,7 +141,7 @@ impl Repository {
             state.session(session)?;
             Ok(vec![Op::End(session)])
         })?;
-        self.catalog.forget_beats(&[session])
+        self.catalog.ended(session)
     }
 
     /// The sessions that are open.
