@@ -180,11 +180,11 @@ impl Etcd {
         if let Some(token) = &*self.token() {
             request = request.header("Authorization", token);
         }
-        let answer = request.send().map_err(|error| Failure::Unavailable(chain(&error)))?;
-        let (status, text) =
-            (answer.status(), answer.text().map_err(|error| Failure::Unavailable(chain(&error)))?);
+        let answer = request.send().map_err(|error| not_asked(&error))?;
+        let (status, text) = (answer.status(), answer.text().map_err(|error| not_asked(&error))?);
         let value: Value = serde_json::from_str(&text).map_err(|_| {
-            Failure::Other(format!("{member} answers with status {status}, and not as etcd does"))
+            let said: String = text.trim().chars().take(200).collect();
+            Failure::Other(format!("{member} answers with status {status}: {said}"))
         })?;
         if status.is_success() && value.get("error").is_none() {
             return Ok(value);
@@ -340,6 +340,16 @@ impl Etcd {
 /// A number as the gateway writes it: those of 64 bits are text, and zeros are left out.
 fn int(value: &Value) -> i64 {
     value.as_i64().or_else(|| value.as_str()?.parse().ok()).unwrap_or(0)
+}
+
+/// Why a question did not come through. What is said of certificates stays so.
+fn not_asked(error: &reqwest::Error) -> Failure {
+    let why = chain(error);
+    if why.to_ascii_lowercase().contains("certificate") {
+        Failure::Other(why)
+    } else {
+        Failure::Unavailable(why)
+    }
 }
 
 /// An error with what led to it.

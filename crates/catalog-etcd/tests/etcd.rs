@@ -179,3 +179,73 @@ fn bad_places_are_refused() {
     let nobody = etcd("etcd://127.0.0.1:1/p");
     assert_eq!(EtcdObjects::new(nobody).get("stdchk").unwrap_err().kind(), Kind::Io);
 }
+
+/// Members that show a certificate, want one, and want a user besides.
+#[test]
+fn etcd_may_ask_who_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca_key = rcgen::KeyPair::generate().unwrap();
+    let mut ca = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    ca.distinguished_name.push(rcgen::DnType::CommonName, "an authority");
+    let ca_cert = ca.self_signed(&ca_key).unwrap();
+    let issuer = rcgen::Issuer::new(ca, ca_key);
+    let signed = || {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
+        // Where there are users, the gateway refuses certificates that name one.
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.extended_key_usages = vec![ClientAuth, ServerAuth];
+        (params.signed_by(&key, &issuer).unwrap().pem(), key.serialize_pem())
+    };
+    let write = |name: &str, text: &str| {
+        std::fs::write(dir.path().join(name), text).unwrap();
+        dir.path().join(name).to_str().unwrap().to_owned()
+    };
+    let (server, server_key) = signed();
+    let cluster = EtcdCluster::start_with(
+        1,
+        &[
+            &format!("--cert-file={}", write("server.pem", &server)),
+            &format!("--key-file={}", write("server.key", &server_key)),
+            &format!("--trusted-ca-file={}", write("ca.pem", &ca_cert.pem())),
+            "--client-cert-auth",
+        ],
+    );
+    let (cert, key) = signed();
+    let known = Login {
+        ca: Some(ca_cert.pem().into_bytes()),
+        identity: Some([key, cert].concat().into_bytes()),
+        user: None,
+    };
+    let url = cluster.url("tls").replace("etcd://", "etcds://");
+    let open = |login: &Login| EtcdObjects::new(Arc::new(Etcd::open(&url, login, &SECRET).unwrap()));
+    assert!(open(&known).create("stdchk", b"a pool", true).unwrap());
+    let nameless = Login { identity: None, ..known.clone() };
+    assert!(open(&nameless).get("stdchk").is_err(), "who shows nothing is not let in");
+    let trusting = Login { ca: None, ..known.clone() };
+    assert!(open(&trusting).get("stdchk").is_err(), "who knows no authority trusts nobody");
+
+    // Now a user, too.
+    let http = reqwest::blocking::Client::builder()
+        .tls_certs_only(reqwest::Certificate::from_pem_bundle(known.ca.as_ref().unwrap()).unwrap())
+        .identity(reqwest::Identity::from_pem(known.identity.as_ref().unwrap()).unwrap())
+        .build()
+        .unwrap();
+    let ask = |path: &str, body: &str| {
+        let asked = http.post(format!("https://{}/v3/{path}", cluster.hosts())).body(body.to_owned()).send();
+        assert!(asked.unwrap().status().is_success(), "{path}");
+    };
+    ask("auth/role/add", r#"{"name": "root"}"#);
+    for (user, password) in [("root", "top"), ("saver", "secret")] {
+        ask("auth/user/add", &format!(r#"{{"name": "{user}", "password": "{password}"}}"#));
+        ask("auth/user/grant", &format!(r#"{{"user": "{user}", "role": "root"}}"#));
+    }
+    ask("auth/enable", "{}");
+    let refused = open(&known).get("stdchk").unwrap_err();
+    assert_eq!(refused.kind(), Kind::Denied, "{refused}");
+    let as_user = |password: &str| Login { user: Some(("saver".into(), password.into())), ..known.clone() };
+    assert_eq!(open(&as_user("wrong")).get("stdchk").unwrap_err().kind(), Kind::Denied);
+    assert_eq!(open(&as_user("secret")).get("stdchk").unwrap().unwrap(), b"a pool");
+}

@@ -164,22 +164,48 @@ fn it_keeps_the_contracts() {
 #[test]
 fn objects_are_kept_for_those_who_know_the_key() {
     let pool = Pool::found(1);
-    let objects = PoolObjects::new(pool.peer());
-    assert!(objects.create("index/0a", b"first", true).unwrap());
-    assert!(!objects.create("index/0a", b"second", true).unwrap());
-    objects.replace("named", &vec![9; 3 << 20], true).unwrap();
-    assert_eq!(objects.get("index/0a").unwrap().unwrap(), b"first");
-    assert_eq!(objects.get_range("named", 5, 4).unwrap().unwrap(), [9; 4]);
-    assert_eq!(objects.get("index/0b").unwrap(), None);
-    assert_eq!(objects.names("index").unwrap(), ["0a"]);
-    assert_eq!(objects.ages("index").unwrap().len(), 1);
-    objects.delete(&["index/0a".into(), "index/0b".into()]).unwrap();
-    assert!(objects.names("index").unwrap().is_empty());
+    let objects = || PoolObjects::new(pool.peer(), Arc::new(pool.store()));
+    assert!(objects().create("stdchk", b"first", true).unwrap());
+    assert!(!objects().create("stdchk", b"second", true).unwrap());
+    objects().replace("named", &vec![9; 3 << 20], true).unwrap();
+    assert_eq!(objects().get("stdchk").unwrap().unwrap(), b"first");
+    assert_eq!(objects().get_range("named", 5, 4).unwrap().unwrap(), [9; 4]);
+    objects().delete(&["named".into()]).unwrap();
+    assert_eq!(objects().get("named").unwrap(), None);
     for bad in ["log/0000000000000001", "../key", "index/../../etc", "beats/1", "index/"] {
-        assert_eq!(objects.get(bad).unwrap_err().kind(), Kind::Invalid, "{bad}");
+        assert_eq!(objects().get(bad).unwrap_err().kind(), Kind::Invalid, "{bad}");
     }
-    let stranger = PoolObjects::new(Arc::new(Peer::new(&pool.address, Key::random().unwrap())));
+    let stranger = Arc::new(Peer::new(&pool.address, Key::random().unwrap()));
+    let stranger = PoolObjects::new(stranger, Arc::new(pool.store()));
     assert_eq!(stranger.get("named").unwrap_err().kind(), Kind::Denied);
+}
+
+/// The fingerprint index lies with benefactors: one who goes takes along what it had of it, and nothing else is lost.
+#[test]
+fn the_index_is_spread_over_benefactors() {
+    let pool = Pool::found(1);
+    let objects = || PoolObjects::new(pool.peer(), Arc::new(pool.store()));
+    assert!(
+        objects().replace("index/00", b"nobody", false).is_err()
+            && objects().names("index").unwrap().is_empty()
+    );
+    let mut lenders = pool.lenders(3);
+    let name = |at: u8| format!("index/{at:02x}");
+    (0..60).for_each(|at| objects().replace(&name(at), &[at; 1000], false).unwrap());
+    let (mine, there) = (objects(), |objects: &PoolObjects| objects.names("index").unwrap().len());
+    assert_eq!(there(&mine), 60);
+    for at in 0..60 {
+        assert_eq!(objects().get_range(&name(at), 998, 10).unwrap().unwrap(), [at; 2]);
+        assert_eq!(mine.get(&name(at)).unwrap().unwrap(), [at; 1000]);
+    }
+    // One more comes, and what is with others is found all the same.
+    lenders.push(pool.join(4, Arc::new(LentMemory::new(256 << 20)), "host4"));
+    assert!((0..60).all(|at| objects().get(&name(at)).unwrap().is_some()));
+    drop(lenders.remove(0));
+    let left = (0..60).filter(|&at| objects().get(&name(at)).unwrap().is_some()).count();
+    assert!((20..60).contains(&left) && there(&objects()) == left, "{left}");
+    mine.delete(&(0..60).map(name).collect::<Vec<_>>()).unwrap();
+    assert_eq!(there(&objects()), 0);
 }
 
 #[test]

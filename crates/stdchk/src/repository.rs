@@ -166,7 +166,7 @@ impl Repository {
         let catalog = Arc::new(PoolCatalog::new(manager.clone()));
         let packs = PoolStore::open(catalog.clone(), key).context(|| format!("cannot use {url}"))?;
         let packs = Arc::new(packs);
-        let objects = Arc::new(PoolObjects::new(manager));
+        let objects = Arc::new(PoolObjects::new(manager, packs.clone()));
         let open = |place: &str| tier::open(place);
         let store = Arc::new(Tiered::new(packs.clone(), catalog.clone(), Box::new(open)));
         let mut repository = Repository::of(Home::Pool(packs), store, objects, catalog, PathBuf::from(url));

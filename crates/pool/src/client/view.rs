@@ -13,6 +13,10 @@ use crate::wire::Key;
 /// How far down its order a shard is looked for.
 const OVERFLOW: usize = 8;
 
+/// How many keep the fingerprint index: all of them are asked what there is. The key by which they are chosen is any that is the same for all.
+const INDEX_HOSTS: usize = 8;
+const INDEX_KEY: u64 = 0x1d8a_f066_5b6c_39f1;
+
 /// What a process knows of a pool at some moment.
 pub struct View {
     /// What the pool promises.
@@ -84,6 +88,17 @@ impl View {
     /// Members of the current epoch.
     pub fn members(&self) -> impl Iterator<Item = (u64, &Arc<Peer>)> {
         self.current().members.iter().map(|member| (member.id, self.peer(member.id)))
+    }
+
+    /// Those who keep the fingerprint index, a few of all, in the order in which an object of that name is theirs.
+    pub fn index_hosts(&self, name: &str) -> Vec<(u64, Arc<Peer>)> {
+        let (epoch, hash) = (self.current(), blake3::hash(name.as_bytes()));
+        let key = u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("8 of 32 bytes"));
+        let few = Epoch {
+            number: epoch.number,
+            members: epoch.order(INDEX_KEY).take(INDEX_HOSTS).map(|at| epoch.members[at].clone()).collect(),
+        };
+        few.order(key).map(|at| few.members[at].id).map(|id| (id, self.peer(id).clone())).collect()
     }
 
     /// Those among whom an epoch places a pack.

@@ -13,6 +13,7 @@ use stdchk_object::{Error, Item, Kind, PackName, Result};
 
 use super::keeper::Keeper;
 use super::serve::{Incoming, Refusal, Reply, Server, Service};
+use super::soft::SoftObjects;
 use super::traffic::Traffic;
 use crate::client::Peer;
 use crate::shelf::Shelf;
@@ -56,7 +57,8 @@ impl Benefactor {
         let joined = lend.catalog.append(true, &mut { join })?;
         let pool = joined.pool().id();
         let keeper = Keeper::start(lend.member.id, lend.shelf.clone(), joined.pool(), lend.key.clone())?;
-        let service = BenefactorService { keeper: keeper.clone(), catalog: lend.catalog.clone() };
+        let objects = SoftObjects::new(lend.member.capacity);
+        let service = BenefactorService { keeper: keeper.clone(), catalog: lend.catalog.clone(), objects };
         let server = Server::serve(listener, lend.key.clone(), Arc::new(service))?;
         let is_ending = Arc::new(AtomicBool::new(false));
         let watcher = Watcher {
@@ -185,6 +187,7 @@ impl Watcher {
 struct BenefactorService {
     keeper: Arc<Keeper>,
     catalog: Arc<dyn Catalog>,
+    objects: SoftObjects,
 }
 
 impl BenefactorService {
@@ -372,7 +375,7 @@ impl Service for BenefactorService {
                 shelf.remove(&[item])?;
                 Reply::default()
             }
-            _ => return Err(Error::new(Kind::Unsupported, "a benefactor keeps no names").into()),
+            other => self.objects.answer(other, incoming)?,
         })
     }
 }

@@ -16,9 +16,7 @@ use crate::wire::{Question, Report};
 
 /// The longest object.
 const OBJECT_BYTES_MAX: u64 = 256 << 20;
-/// Folders in which a pool's members may keep objects.
-const FOLDERS: [&str; 1] = ["index"];
-/// Objects that they may keep beside these.
+/// What a pool's members may keep here.
 const OBJECTS: [&str; 2] = ["named", "stdchk"];
 
 /// A catalog and a folder of small objects, for others.
@@ -155,26 +153,19 @@ fn belongs(pool: &Pool, id: u64) -> bool {
 }
 
 fn check_object(name: &str) -> Result<()> {
-    let folder = name.split_once('/');
-    let is_plain = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric());
-    let allowed = match folder {
-        Some((folder, name)) => FOLDERS.contains(&folder) && is_plain(name),
-        None => OBJECTS.contains(&name),
-    };
-    if allowed { Ok(()) } else { Err(Error::invalid(format!("{name:?} is no name of an object of a pool"))) }
+    if OBJECTS.contains(&name) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{name:?} is no name of an object that managers keep")))
 }
 
-fn check_folder(name: &str) -> Result<()> {
-    if FOLDERS.contains(&name) {
-        Ok(())
-    } else {
-        Err(Error::invalid(format!("{name:?} is no folder of a pool")))
-    }
+/// An answer of yes or no.
+pub(super) fn flag(flag: bool) -> Reply {
+    Reply::of(|w| w.u8(u8::from(flag)))
 }
 
 impl Service for ManagerService {
     fn answer(&self, question: Question, incoming: &mut Incoming) -> std::result::Result<Reply, Refusal> {
-        let flag = |flag: bool| Reply::of(|w| w.u8(u8::from(flag)));
         let done = |()| Reply::default();
         let catalog = &*self.catalog;
         let reply = match question {
@@ -232,28 +223,9 @@ impl Service for ManagerService {
                 let is_there = flag(bytes.is_some());
                 Reply { bulk: bytes.map(|bytes| Box::new(bytes) as Box<dyn Bulk>), ..is_there }
             }
-            Question::Names { folder } => {
-                check_folder(&folder)?;
-                let names = self.objects.names(&folder)?;
-                Reply::of(|w| {
-                    w.varint(names.len() as u64);
-                    names.iter().for_each(|name| w.string(name));
-                })
-            }
             Question::Delete { names } => {
                 names.iter().try_for_each(|name| check_object(name))?;
                 self.objects.delete(&names).map(done)?
-            }
-            Question::Ages { folder } => {
-                check_folder(&folder)?;
-                let ages = self.objects.ages(&folder)?;
-                Reply::of(|w| {
-                    w.varint(ages.len() as u64);
-                    for (name, age) in &ages {
-                        w.string(name);
-                        w.varint(age.as_millis() as u64);
-                    }
-                })
             }
             Question::Put { .. }
             | Question::Sync { .. }
@@ -262,6 +234,7 @@ impl Service for ManagerService {
             | Question::Read { .. }
             | Question::List { .. }
             | Question::Remove { .. }
+            | Question::Names { .. }
             | Question::Drop { .. } => {
                 return Err(Error::new(Kind::Unsupported, "a manager keeps no packs").into());
             }

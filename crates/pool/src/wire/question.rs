@@ -58,8 +58,6 @@ pub enum Question {
     Names { folder: String },
     /// Forget these objects.
     Delete { names: Vec<String> },
-    /// When was each object of a folder written?
-    Ages { folder: String },
 }
 
 /// What a benefactor says of itself, now and then.
@@ -124,7 +122,6 @@ pub fn question_word(kind: u8) -> &'static str {
         34 => "get",
         35 => "names",
         36 => "delete",
-        37 => "ages",
         _ => "unknown",
     }
 }
@@ -236,10 +233,6 @@ impl Question {
                 encode_all(names, &mut w, string);
                 36
             }
-            Question::Ages { folder } => {
-                w.string(folder);
-                37
-            }
         };
         (kind, w.into_bytes())
     }
@@ -289,7 +282,6 @@ impl Question {
             34 => Question::Get { name: text(r)?, offset: r.varint()?, len: r.varint()? },
             35 => Question::Names { folder: text(r)? },
             36 => Question::Delete { names: decode_all(r, 1, text)? },
-            37 => Question::Ages { folder: text(r)? },
             other => {
                 let text = format!("nobody here knows questions of the kind {other}");
                 return Err(Error::new(Kind::Unsupported, text));
@@ -357,7 +349,6 @@ mod tests {
             Question::Get { name: text(), offset: 3, len: u64::MAX },
             Question::Names { folder: text() },
             Question::Delete { names: vec![text(), text()] },
-            Question::Ages { folder: text() },
         ];
         for question in all {
             let (kind, body) = question.encode();
