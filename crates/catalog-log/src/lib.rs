@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod catalog;
+pub mod clock;
 mod files;
 mod journal;
 mod signs;

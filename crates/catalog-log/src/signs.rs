@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use crate::clock;
 use stdchk_object::Result;
 
 /// Signs of life that sessions or benefactors give, by their numbers, with a few bytes of what they have to say.
@@ -43,7 +44,7 @@ pub struct HeardSigns {
 impl HeardSigns {
     /// Nothing yet. A sign is too old after so long.
     pub fn new(lasts: Duration) -> HeardSigns {
-        HeardSigns { signs: Mutex::default(), lasts, begun: Instant::now() }
+        HeardSigns { signs: Mutex::default(), lasts, begun: clock::now() }
     }
 
     fn signs(&self) -> MutexGuard<'_, HashMap<u64, (Vec<u8>, Instant)>> {
@@ -53,22 +54,22 @@ impl HeardSigns {
 
 impl Signs for HeardSigns {
     fn say(&self, id: u64, what: &[u8]) -> Result<()> {
-        self.signs().insert(id, (what.to_vec(), Instant::now()));
+        self.signs().insert(id, (what.to_vec(), clock::now()));
         Ok(())
     }
 
     fn present(&self) -> Result<BTreeMap<u64, Vec<u8>>> {
         let signs = self.signs();
-        let fresh = signs.iter().filter(|(_, (_, at))| at.elapsed() <= self.lasts);
+        let fresh = signs.iter().filter(|(_, (_, at))| clock::since(*at) <= self.lasts);
         Ok(fresh.map(|(&id, (what, _))| (id, what.clone())).collect())
     }
 
     fn ages(&self) -> Result<BTreeMap<u64, Duration>> {
-        Ok(self.signs().iter().map(|(&id, (_, at))| (id, at.elapsed())).collect())
+        Ok(self.signs().iter().map(|(&id, (_, at))| (id, clock::since(*at))).collect())
     }
 
     fn begins(&self, id: u64) {
-        self.signs().insert(id, (Vec::new(), Instant::now()));
+        self.signs().insert(id, (Vec::new(), clock::now()));
     }
 
     fn ends(&self, id: u64) {
@@ -77,7 +78,7 @@ impl Signs for HeardSigns {
 
     /// Nobody could say that he is alive while there was nobody to hear it.
     fn unheard(&self, _age: Duration) -> Duration {
-        self.begun.elapsed()
+        clock::since(self.begun)
     }
 
     fn forget(&self, ids: &[u64]) -> Result<()> {
@@ -87,6 +88,6 @@ impl Signs for HeardSigns {
     }
 
     fn forgive(&self) {
-        self.signs().values_mut().for_each(|(_, at)| *at = Instant::now());
+        self.signs().values_mut().for_each(|(_, at)| *at = clock::now());
     }
 }

@@ -13,7 +13,7 @@ mod server;
 mod shelf;
 mod wire;
 
-pub use client::{Peer, PoolCatalog, PoolObjects, PoolStore};
-pub use server::{Benefactor, Lend, ManagerService, Server, Service, Traffic};
+pub use client::{Network, Peer, PoolCatalog, PoolObjects, PoolStore, Simulated};
+pub use server::{Benefactor, Lend, ManagerService, Server, Service, Station, Traffic};
 pub use shelf::{Bulk, LentDisk, LentMemory, Shelf, Source, Usage};
 pub use wire::{Key, Report, question_word};

@@ -1,5 +1,9 @@
 //! Seeded generators: the same seed gives the same bytes on every machine.
 
+use stdchk_object::PackName;
+use stdchk_object::hash::Domain;
+use stdchk_object::pack::{self, ChunkKind, Coding, FooterBuilder};
+
 /// A small random generator: xoshiro256** (Blackman and Vigna), seeded by splitmix64.
 #[derive(Clone)]
 pub struct Random([u64; 4]);
@@ -117,6 +121,14 @@ pub fn process_image(len: usize, random: &mut Random) -> Vec<u8> {
     }
     image.truncate(len);
     image
+}
+
+/// A pack of one run of a few chunks.
+pub fn pack(name: PackName, data: &[u8]) -> Vec<u8> {
+    let chunks = data.chunks(4096).map(|chunk| (chunk.len() as u32, Domain::Data.hash(chunk)));
+    let mut builder = FooterBuilder::new(name);
+    builder.push(ChunkKind::Data, Coding::NONE, &[data], &chunks.collect::<Vec<_>>(), &[]);
+    [&pack::header(name)[..], data, &builder.seal().bytes].concat()
 }
 
 #[cfg(test)]

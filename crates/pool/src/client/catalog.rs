@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use stdchk_catalog::{Catalog, Decide, Op, Record, State};
 use stdchk_object::wire::Reader;
@@ -11,6 +11,7 @@ use stdchk_object::{Error, Kind, Result, SessionId};
 use super::Peer;
 use super::peer::{Answer, Failure};
 use crate::wire::Question;
+use stdchk_catalog_log::clock;
 
 /// How long a manager that cannot be reached is waited for, and between two tries.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -63,13 +64,13 @@ impl PoolCatalog {
         patience: Duration,
         ask: impl Fn() -> std::result::Result<Answer, Failure>,
     ) -> Result<Answer> {
-        let begun = Instant::now();
+        let begun = clock::now();
         loop {
             match ask() {
                 Ok(answer) => return Ok(answer),
-                Err(Failure::Lost(error)) if error.kind() == Kind::Io && begun.elapsed() < patience => {
+                Err(Failure::Lost(error)) if error.kind() == Kind::Io && clock::since(begun) < patience => {
                     tracing::debug!("the manager does not answer: {error}");
-                    std::thread::sleep(PAUSE);
+                    clock::sleep(PAUSE);
                 }
                 Err(failure) => return Err(failure.into_error(self.manager.address())),
             }
@@ -129,12 +130,12 @@ impl PoolCatalog {
 
     /// Makes sure that what was found to be done is as durable as it must be: whatever is durable is so with all before it.
     fn confirm(&self, known: &mut Known, durable: bool) -> Result<Arc<State>> {
-        let begun = Instant::now();
+        let begun = clock::now();
         while durable && self.submit(known, Vec::new(), How { as_saver: false, durable })? != Some(true) {
-            if begun.elapsed() > PATIENCE {
+            if clock::since(begun) > PATIENCE {
                 return Err(Error::new(Kind::Io, format!("{} does not answer", self.manager.address())));
             }
-            std::thread::sleep(PAUSE);
+            clock::sleep(PAUSE);
         }
         Ok(known.state.clone())
     }

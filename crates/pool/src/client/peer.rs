@@ -8,8 +8,10 @@ use stdchk_object::error::Context;
 use stdchk_object::wire::Reader;
 use stdchk_object::{Error, Kind, Result};
 
+use super::simulation::{Network, network};
 use crate::server::{Refusal, Service, answer_here};
 use crate::wire::{ANSWER, Channel, Frame, Key, Question, REFUSAL, Report, STALE, connect, decode_refusal};
+use stdchk_catalog_log::clock;
 
 /// Connections that are kept for the next question.
 const IDLE_MAX: usize = 16;
@@ -109,7 +111,7 @@ impl Peer {
 
     /// Whether it could not be reached a moment ago.
     pub fn is_suspected(&self) -> bool {
-        self.suspected().is_some_and(|since| since.elapsed() < SUSPICION)
+        self.suspected().is_some_and(|since| clock::since(since) < SUSPICION)
     }
 
     fn connect(&self) -> Result<Channel> {
@@ -148,8 +150,11 @@ impl Peer {
         if let Some(service) = &self.service {
             return ask_here(&**service, question, bulk, buffers);
         }
-        let asked = self.exchange(question, bulk, buffers);
-        *self.suspected() = matches!(asked, Err(Failure::Lost(_))).then(Instant::now);
+        let asked = match network() {
+            Some(network) => self.ask_simulated(&*network, question, bulk, buffers),
+            None => self.exchange(question, bulk, buffers),
+        };
+        *self.suspected() = matches!(asked, Err(Failure::Lost(_))).then(clock::now);
         asked
     }
 
@@ -196,6 +201,19 @@ impl Peer {
         }
         drop(idle);
         answer
+    }
+
+    fn ask_simulated(
+        &self,
+        network: &dyn Network,
+        question: &Question,
+        bulk: &[&[u8]],
+        buffers: Option<&mut [&mut [u8]]>,
+    ) -> std::result::Result<Answer, Failure> {
+        let service = network.begin(&self.address, self.member).map_err(Failure::Lost)?;
+        let answered = ask_here(&*service, question, bulk, buffers);
+        network.end().map_err(Failure::Lost)?;
+        answered
     }
 
     /// Asks whoever must answer.

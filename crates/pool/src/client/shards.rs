@@ -1,7 +1,6 @@
 //! Packs of a pool that keeps them in shards. What was just put is still in one piece, until its holder has made shards of it.
 
 use std::cell::RefCell;
-use std::time::Instant;
 
 use stdchk_erasure::{Checked, Encoded, Layout, read};
 use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
@@ -10,6 +9,7 @@ use super::peer::{Failure, Peer};
 use super::store::{CHANGES_MAX, MOVING, PAUSE, PoolStore};
 use super::{Spread, View};
 use crate::wire::Question;
+use stdchk_catalog_log::clock;
 
 /// Layouts that are remembered.
 const KNOWN_MAX: usize = 1 << 16;
@@ -39,7 +39,7 @@ impl PoolStore {
         mut in_one: impl FnMut() -> Result<T>,
         mut in_shards: impl FnMut(&Spread, &Layout) -> Result<T>,
     ) -> Result<T> {
-        let begun = Instant::now();
+        let begun = clock::now();
         let mut is_second = false;
         loop {
             let view = self.view();
@@ -69,7 +69,7 @@ impl PoolStore {
             }
             let changed = self.refresh().unwrap_or(false);
             let is_moving = self.view().is_moving();
-            if !changed && is_second && (!is_moving || begun.elapsed() > MOVING) {
+            if !changed && is_second && (!is_moving || clock::since(begun) > MOVING) {
                 return Err(match failure.kind() {
                     Kind::NotFound => {
                         Error::new(Kind::NotFound, format!("pack {name} is nowhere in the pool"))
@@ -78,7 +78,7 @@ impl PoolStore {
                 });
             }
             is_second = true;
-            std::thread::sleep(PAUSE);
+            clock::sleep(PAUSE);
         }
     }
 

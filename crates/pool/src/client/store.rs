@@ -13,6 +13,7 @@ use stdchk_store::Store;
 use super::View;
 use super::peer::{Answer, Failure, Peer};
 use crate::wire::{Key, Question};
+use stdchk_catalog_log::clock;
 
 /// How often a question is asked again because the pool had changed.
 pub(super) const CHANGES_MAX: u32 = 8;
@@ -139,7 +140,7 @@ impl PoolStore {
         among: impl Fn(&View) -> Vec<u64>,
         ask: impl Fn(&Peer) -> Asked<T>,
     ) -> Result<T> {
-        let begun = Instant::now();
+        let begun = clock::now();
         loop {
             let view = self.view();
             let missing = match ask_holders(&view, name, among(&view), &ask) {
@@ -151,10 +152,10 @@ impl PoolStore {
             if changed {
                 continue;
             }
-            if !is_moving || begun.elapsed() > MOVING {
+            if !is_moving || clock::since(begun) > MOVING {
                 return Err(missing);
             }
-            std::thread::sleep(PAUSE);
+            clock::sleep(PAUSE);
         }
     }
 
@@ -372,9 +373,9 @@ impl Store for PoolStore {
 
     fn mend(&self, name: PackName) {
         let mut mended = self.mended.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        mended.retain(|_, since| since.elapsed() < MENDED);
+        mended.retain(|_, since| clock::since(*since) < MENDED);
         // Who lies goes on lying, and nobody should work for that without end.
-        if mended.insert(name, Instant::now()).is_some() {
+        if mended.insert(name, clock::now()).is_some() {
             return;
         }
         drop(mended);

@@ -1,6 +1,6 @@
 //! The epochs of a pool as placement has them, and the way to each member.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stdchk_catalog::{Class, Member, Pool};
@@ -23,7 +23,8 @@ pub struct View {
     pub class: Class,
     /// The current epoch first, the settled one last.
     pub epochs: Vec<Epoch>,
-    peers: HashMap<u64, Arc<Peer>>,
+    /// In order, so that everybody who knows the same asks in the same one.
+    peers: BTreeMap<u64, Arc<Peer>>,
 }
 
 /// The key by which a pack is placed.
@@ -46,7 +47,7 @@ fn domain_of(word: &str) -> u32 {
 impl View {
     /// A pool as the catalog has it. Connections to members that are known stay.
     pub fn new(pool: &Pool, before: Option<&View>, key: &Key) -> View {
-        let mut peers = HashMap::new();
+        let mut peers = BTreeMap::new();
         let mut epochs = Vec::new();
         for (number, members) in pool.epochs() {
             for member in &members {

@@ -40,6 +40,59 @@ pub struct Lend {
     pub key: Key,
 }
 
+/// A benefactor without threads and connections of its own: what it answers, and what it does by itself.
+pub struct Station {
+    keeper: Arc<Keeper>,
+    service: Arc<BenefactorService>,
+    watcher: Watcher,
+}
+
+impl Station {
+    /// Joins the pool.
+    pub fn join(lend: &Lend) -> Result<Station> {
+        // One that comes back to its folder is a member already; but what it was doing before may never have been done.
+        let join = |_: &State| Ok(vec![Op::Pool(PoolOp::Join(lend.member.clone()))]);
+        let joined = lend.catalog.append(true, &mut { join })?;
+        let keeper = Keeper::new(lend.member.id, lend.shelf.clone(), joined.pool(), lend.key.clone());
+        let objects = SoftObjects::new(lend.member.capacity);
+        let service = BenefactorService { keeper: keeper.clone(), catalog: lend.catalog.clone(), objects };
+        let watcher = Watcher {
+            keeper: keeper.clone(),
+            member: lend.member.clone(),
+            pool: joined.pool().id(),
+            catalog: lend.catalog.clone(),
+            manager: lend.manager.clone(),
+            is_ending: Arc::new(AtomicBool::new(false)),
+        };
+        Ok(Station { keeper, service: Arc::new(service), watcher })
+    }
+
+    /// What answers the questions of others.
+    pub fn service(&self) -> Arc<dyn Service> {
+        self.service.clone()
+    }
+
+    /// Does one thing for the packs that it holds, if there is something to do.
+    pub fn keep(&self) {
+        self.keeper.step();
+    }
+
+    /// Looks what the pool is like, and says how it is.
+    pub fn watch(&self) {
+        self.watcher.watch_once();
+    }
+
+    /// How it is.
+    pub fn report(&self) -> Report {
+        self.keeper.report()
+    }
+
+    /// Whether the pool has put it out, and it has nothing left.
+    pub fn is_evicted(&self) -> bool {
+        self.keeper.is_evicted()
+    }
+}
+
 /// A benefactor at work. Dropped, it is gone without a word, as after a crash; [`Benefactor::leave`] gives away first.
 pub struct Benefactor {
     keeper: Arc<Keeper>,
@@ -52,23 +105,10 @@ pub struct Benefactor {
 impl Benefactor {
     /// Joins the pool and serves at `listener`.
     pub fn join(lend: Lend, listener: std::net::TcpListener) -> Result<Benefactor> {
-        // One that comes back to its folder is a member already; but what it was doing before may never have been done.
-        let join = |_: &State| Ok(vec![Op::Pool(PoolOp::Join(lend.member.clone()))]);
-        let joined = lend.catalog.append(true, &mut { join })?;
-        let pool = joined.pool().id();
-        let keeper = Keeper::start(lend.member.id, lend.shelf.clone(), joined.pool(), lend.key.clone())?;
-        let objects = SoftObjects::new(lend.member.capacity);
-        let service = BenefactorService { keeper: keeper.clone(), catalog: lend.catalog.clone(), objects };
-        let server = Server::serve(listener, lend.key.clone(), Arc::new(service))?;
-        let is_ending = Arc::new(AtomicBool::new(false));
-        let watcher = Watcher {
-            keeper: keeper.clone(),
-            member: lend.member.clone(),
-            pool,
-            catalog: lend.catalog.clone(),
-            manager: lend.manager.clone(),
-            is_ending: is_ending.clone(),
-        };
+        let Station { keeper, service, watcher } = Station::join(&lend)?;
+        keeper.start()?;
+        let server = Server::serve(listener, lend.key.clone(), service)?;
+        let is_ending = watcher.is_ending.clone();
         let thread = std::thread::Builder::new().name("stdchk-watch".into()).spawn(move || watcher.watch());
         let thread = thread.map_err(|error| Error::io("cannot watch the pool", error))?;
         Ok(Benefactor { keeper, lend, server: Some(server), is_ending, thread: Some(thread) })
@@ -149,16 +189,20 @@ struct Watcher {
 impl Watcher {
     fn watch(&self) {
         while !self.is_ending.load(Ordering::Relaxed) {
-            if let Err(error) = self.look() {
-                tracing::debug!("the pool's names cannot be read: {error}");
-            }
-            // Whoever was lost is not heard; that is seen in the names.
-            if let Err(error) = self.manager.ask(&Question::Alive(self.keeper.report()), &[]) {
-                tracing::debug!("nobody hears that this benefactor is alive: {error}");
-            }
-            self.keeper.shelf().tidy();
+            self.watch_once();
             std::thread::sleep(EVERY);
         }
+    }
+
+    fn watch_once(&self) {
+        if let Err(error) = self.look() {
+            tracing::debug!("the pool's names cannot be read: {error}");
+        }
+        // Whoever was lost is not heard; that is seen in the names.
+        if let Err(error) = self.manager.ask(&Question::Alive(self.keeper.report()), &[]) {
+            tracing::debug!("nobody hears that this benefactor is alive: {error}");
+        }
+        self.keeper.shelf().tidy();
     }
 
     /// Takes in what the pool is like, and comes back to it after having been lost.
@@ -224,6 +268,11 @@ impl BenefactorService {
         // While it was written the pool may have changed, and the round for that be over.
         if self.keeper.epoch() != epoch {
             self.keeper.copy_soon(item);
+        }
+        // Two shards with one benefactor are lost together: another one that is here should go.
+        if item.shard.is_some() {
+            let others = shelf.items_of(item.pack)?;
+            others.into_iter().filter(|other| *other != item).for_each(|other| self.keeper.copy_soon(other));
         }
         Ok(())
     }

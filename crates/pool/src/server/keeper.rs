@@ -15,6 +15,7 @@ use stdchk_object::{Error, Item, Kind, PackName, Result};
 use crate::client::{Failure, View};
 use crate::shelf::Shelf;
 use crate::wire::{Key, Question, Report};
+use stdchk_catalog_log::clock;
 
 /// Packs that are looked at with one listing.
 const BATCH: usize = 1024;
@@ -24,6 +25,8 @@ const YIELD: Duration = Duration::from_millis(400);
 const YIELD_MAX: Duration = Duration::from_secs(3);
 /// How long it is remembered that a pack was removed: longer than anything that was under way then.
 const REMOVED: Duration = Duration::from_secs(180);
+/// How long a shard that was made again is not made again.
+const AGAIN: Duration = Duration::from_secs(10);
 /// How long nothing is tried again that just failed.
 const REST: Duration = Duration::from_millis(500);
 
@@ -53,6 +56,8 @@ struct Inner {
     at_work: HashSet<PackName>,
     /// What was removed, and when.
     removed: HashMap<PackName, Instant>,
+    /// Shards that were made again, or could not be, and when.
+    made_again: HashMap<Item, Instant>,
     /// The epoch by which everything here was seen to.
     settled: u64,
     /// How far the round through everything has come.
@@ -81,16 +86,17 @@ enum Work {
 }
 
 impl Keeper {
-    /// Begins to look after a shelf.
-    pub fn start(id: u64, shelf: Arc<dyn Shelf>, pool: &Pool, key: Key) -> Result<Arc<Keeper>> {
+    /// Looks after a shelf, by [`Keeper::step`].
+    pub fn new(id: u64, shelf: Arc<dyn Shelf>, pool: &Pool, key: Key) -> Arc<Keeper> {
         let view = Arc::new(View::new(pool, None, &key));
         let inner = Inner {
             view,
             fresh: VecDeque::new(),
-            last_put: Instant::now(),
-            last_walk: Instant::now(),
+            last_put: clock::now(),
+            last_walk: clock::now(),
             at_work: HashSet::new(),
             removed: HashMap::new(),
+            made_again: HashMap::new(),
             settled: 0,
             round: None,
             is_walking: false,
@@ -107,14 +113,19 @@ impl Keeper {
             is_evicted: AtomicBool::new(false),
         });
         keeper.locked().begin_round(keeper.shelf.usage().packs);
+        keeper
+    }
+
+    /// Has threads do what is to be done.
+    pub fn start(self: &Arc<Keeper>) -> Result<()> {
         for thread in 0..2 {
-            let keeper = keeper.clone();
+            let keeper = self.clone();
             let spawned = std::thread::Builder::new()
                 .name(format!("stdchk-keep-{thread}"))
                 .spawn(move || keeper.work());
             spawned.map_err(|error| Error::io("cannot look after packs", error))?;
         }
-        Ok(keeper)
+        Ok(())
     }
 
     fn locked(&self) -> MutexGuard<'_, Inner> {
@@ -144,10 +155,22 @@ impl Keeper {
     /// Removes all that is here of packs. What is under way of them must not come back: their names are never used again.
     pub fn forget(&self, names: &[PackName]) -> Result<()> {
         let mut inner = self.locked();
-        inner.removed.retain(|_, since| since.elapsed() < REMOVED);
-        inner.removed.extend(names.iter().map(|&name| (name, Instant::now())));
+        inner.removed.retain(|_, since| clock::since(*since) < REMOVED);
+        inner.removed.extend(names.iter().map(|&name| (name, clock::now())));
         drop(inner);
         names.iter().try_for_each(|&name| self.shelf.remove(&self.shelf.items_of(name)?))
+    }
+
+    /// Whether a shard may be made again: not where that was tried a moment ago. It may be with somebody who is not reached from here, and
+    /// is given up again by whoever reaches him.
+    pub(super) fn may_make_again(&self, item: Item) -> bool {
+        let mut inner = self.locked();
+        inner.made_again.retain(|_, since| clock::since(*since) < AGAIN);
+        if inner.made_again.contains_key(&item) {
+            return false;
+        }
+        inner.made_again.insert(item, clock::now());
+        true
     }
 
     /// Whether a pack was removed a moment ago.
@@ -160,9 +183,11 @@ impl Keeper {
         self.is_evicted.load(Ordering::Relaxed)
     }
 
-    /// The pool has put this benefactor out.
+    /// The pool has put this benefactor out, and it has nothing left: it is done with every epoch.
     pub fn evict(&self) {
         self.is_evicted.store(true, Ordering::Relaxed);
+        let mut inner = self.locked();
+        inner.settled = inner.view.current().number;
     }
 
     /// Ends all work.
@@ -198,15 +223,15 @@ impl Keeper {
 
     /// Something is being put.
     pub fn put_begins(&self) {
-        self.locked().last_put = Instant::now();
+        self.locked().last_put = clock::now();
     }
 
     /// Has a pack copied to those who should have it, too.
     pub fn copy_soon(&self, item: Item) {
         let mut inner = self.locked();
-        inner.last_put = Instant::now();
+        inner.last_put = clock::now();
         if inner.view.class.replicas > 1 || inner.view.class.code.is_some() {
-            inner.fresh.push_back((item, Instant::now()));
+            inner.fresh.push_back((item, clock::now()));
             self.changed.notify_one();
         }
     }
@@ -230,6 +255,9 @@ impl Keeper {
         let mut inner = self.locked();
         // Whoever is at it already does it for all; but he may have begun with an older epoch.
         while !inner.at_work.insert(name) {
+            if clock::is_simulated() {
+                return Err(Error::new(Kind::Conflict, format!("pack {name} is being seen to")));
+            }
             inner = self.changed.wait(inner).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
         let view = inner.view.clone();
@@ -311,42 +339,52 @@ impl Keeper {
 
     fn work(&self) {
         while !self.is_ending.load(Ordering::Relaxed) {
-            match self.next_work() {
-                Work::Copy(item) => self.copy(item),
-                Work::Walk(round, view) => self.walk(round, &view),
-                Work::Nothing => {}
-            }
+            self.step();
+        }
+    }
+
+    /// Does one thing of those that are to be done, or waits a little for one.
+    pub fn step(&self) {
+        match self.next_work() {
+            Work::Copy(item) => self.copy(item),
+            Work::Walk(round, view) => self.walk(round, &view),
+            Work::Nothing => {}
+        }
+    }
+
+    /// Waits for something to change. In a simulation it is looked at again later.
+    fn pause(&self, inner: MutexGuard<Inner>, most: Duration) {
+        if !clock::is_simulated() {
+            drop(self.changed.wait_timeout(inner, most));
         }
     }
 
     /// What to do next: what was just put comes first. All of it waits while more is being put, for a while.
     fn next_work(&self) -> Work {
         let mut inner = self.locked();
-        let quiet = inner.last_put.elapsed();
-        let is_overdue = inner.round.is_some() && inner.last_walk.elapsed() > YIELD_MAX;
+        let quiet = clock::since(inner.last_put);
+        let is_overdue = inner.round.is_some() && clock::since(inner.last_walk) > YIELD_MAX;
         let is_pressing =
-            is_overdue || inner.fresh.front().is_some_and(|(_, since)| since.elapsed() > YIELD_MAX);
+            is_overdue || inner.fresh.front().is_some_and(|(_, since)| clock::since(*since) > YIELD_MAX);
         if quiet < YIELD && !is_pressing {
-            drop(self.changed.wait_timeout(inner, YIELD - quiet));
+            self.pause(inner, YIELD - quiet);
             return Work::Nothing;
         }
         if !is_overdue && let Some((item, _)) = inner.fresh.pop_front() {
             return Work::Copy(item);
         }
         if let Some(round) = inner.round.take() {
-            inner.last_walk = Instant::now();
+            inner.last_walk = clock::now();
             return Work::Walk(round, inner.view.clone());
         }
-        drop(self.changed.wait_timeout(inner, REST));
+        self.pause(inner, REST);
         Work::Nothing
     }
 
     fn copy(&self, item: Item) {
         // Of copies none is given up but in a round.
-        let done = match item.shard.is_none() && self.locked().view.class.code.is_some() {
-            true => self.settle(item),
-            false => self.secure(item).map(drop),
-        };
+        let is_coded = self.locked().view.class.code.is_some();
+        let done = if is_coded { self.settle(item) } else { self.secure(item).map(drop) };
         match done {
             Ok(()) => {}
             Err(error) if error.kind() == Kind::NotFound => {}
@@ -366,7 +404,7 @@ impl Keeper {
     fn rest(&self) {
         let inner = self.locked();
         if !self.is_ending.load(Ordering::Relaxed) {
-            drop(self.changed.wait_timeout(inner, REST));
+            self.pause(inner, REST);
         }
     }
 

@@ -13,6 +13,7 @@ use stdchk_store::Objects;
 use super::serve::{Incoming, Refusal, Reply, Service};
 use crate::shelf::Bulk;
 use crate::wire::{Question, Report};
+use stdchk_catalog_log::clock;
 
 /// The longest object.
 const OBJECT_BYTES_MAX: u64 = 256 << 20;
@@ -114,7 +115,7 @@ impl ManagerService {
             missed.remove(&member);
             return false;
         }
-        missed.entry(member).or_insert_with(Instant::now).elapsed() > self.grace
+        clock::since(*missed.entry(member).or_insert_with(clock::now)) > self.grace
     }
 
     /// Gives everybody all patience again: this process itself could not hear anybody for a while.

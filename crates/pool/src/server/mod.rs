@@ -8,7 +8,7 @@ mod shards;
 mod soft;
 mod traffic;
 
-pub use benefactor::{Benefactor, Lend};
+pub use benefactor::{Benefactor, Lend, Station};
 pub use manager::ManagerService;
 pub(crate) use serve::{Refusal, answer_here};
 pub use serve::{Server, Service};

@@ -4,6 +4,7 @@
 //! until one is there. So the shards of a pack are all looked after as long as there is any, and nobody looks after the whole.
 
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
 
 use stdchk_erasure::{Encoded, Layout, TAIL_BYTES};
 use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
@@ -48,8 +49,9 @@ impl Keeper {
             let text = format!("shard {index} of pack {name} was given away, and is not found");
             return Err(Error::new(Kind::Io, text));
         }
-        // A pack in one piece is safer than too few shards.
-        self.check_count(name, &layout, owners.iter().flatten().count(), failures).map(|()| false)
+        // A pack in one piece is safer than too few shards, or than two of them with one benefactor.
+        let holders: BTreeSet<u64> = owners.iter().flatten().copied().collect();
+        self.check_count(name, &layout, holders.len(), failures).map(|()| false)
     }
 
     /// Gives a shard to somebody, perhaps to this very benefactor.
@@ -82,7 +84,7 @@ impl Keeper {
         if count == usize::from(layout.count()) {
             return Ok(());
         }
-        let text = format!("pack {name} has {count} of {} shards", layout.count());
+        let text = format!("pack {name} has shards with {count} of {} benefactors", layout.count());
         Err(match failures.into_iter().next() {
             Some(error) => error.within(text),
             None => Error::new(Kind::Io, format!("{text}: the pool has too few benefactors")),
@@ -98,8 +100,8 @@ impl Keeper {
             let mut given = || self.give_to(view, id, item).map_err(|error| failure = Some(error)).is_ok();
             of != index || id == self.id || given()
         });
-        let ideal = view.shard_owners(name, layout.count());
-        let (owner, ideal) = (owners[usize::from(index)], ideal[usize::from(index)]);
+        let ideals = view.shard_owners(name, layout.count());
+        let (owner, ideal) = (owners[usize::from(index)], ideals[usize::from(index)]);
         let stays = view.members().any(|(id, _)| id == self.id);
         let next = self.secure_next(view, name, index, &layout, false);
         if stays {
@@ -107,8 +109,14 @@ impl Keeper {
             next?;
         }
         match owner {
+            Some(id) if stays && id == self.id && self.has_another(name, index)? => {
+                let few = || Error::new(Kind::Io, "the pool has too few benefactors");
+                Err(failure.unwrap_or_else(few).within(format!("two shards of pack {name} are here")))
+            }
+            Some(id) if id == self.id => Ok(true),
             // It may go only to whoever has it where nobody refuses: he never gives it up himself.
-            Some(id) => Ok(stays && (id == self.id || ideal != Some(id))),
+            Some(id) if stays && ideal != Some(id) => Ok(true),
+            Some(id) => self.check_spread(view, name, index, id, &ideals).map(|()| false),
             None if stays => Ok(true),
             None => {
                 Err(failure.unwrap_or_else(|| Error::new(Kind::Io, format!("nobody takes shard {item}"))))
@@ -116,16 +124,55 @@ impl Keeper {
         }
     }
 
-    /// Sees to it that all shards of a pack are there, of which one is here.
+    /// A shard must not be given up to somebody who has another one, and nobody else that: whoever is lost then would take two along. Where
+    /// there are fewer members than shards that cannot be helped.
+    fn check_spread(
+        &self,
+        view: &View,
+        name: PackName,
+        index: u8,
+        taker: u64,
+        ideals: &[Option<u64>],
+    ) -> Result<()> {
+        if view.current().members.len() < ideals.len() {
+            return Ok(());
+        }
+        let has = |id: u64, item: Item| match id == self.id {
+            true => self.shelf.length(item).is_ok(),
+            false => view.peer(id).try_ask(&Question::Length { epoch: 0, item }, &[], None).is_ok(),
+        };
+        for (other, &ideal) in (0..).zip(ideals).filter(|(other, _)| *other != index) {
+            let item = Item::shard(name, other);
+            let others = view.members().map(|(id, _)| id).filter(|id| Some(*id) != ideal);
+            let mut likely = ideal.into_iter().chain(others).filter(|id| *id != taker);
+            let mut is_elsewhere = || likely.any(|id| has(id, item));
+            if has(taker, item) && !is_elsewhere() {
+                let text = format!(
+                    "shard {index} of pack {name} waits until {taker:016x} has given away shard {other}"
+                );
+                return Err(Error::new(Kind::Io, text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether one more shard of a pack is here.
+    fn has_another(&self, name: PackName, index: u8) -> Result<bool> {
+        Ok(self.shelf.items_of(name)?.iter().any(|item| item.shard.is_some_and(|other| other != index)))
+    }
+
+    /// Sees to it that all shards of a pack are there, each with another benefactor, of which one is here.
     pub(super) fn secure_all(&self, name: PackName, index: u8) -> Result<()> {
         let view = self.view();
         let layout = self.layout_of(name, index)?;
         self.secure_next(&view, name, index, &layout, true)?;
         let spread = Spread::deep(&view, name, view.class.code.unwrap_or(layout.code()));
-        match (0..layout.count()).find(|&index| spread.holder(index).is_none()) {
-            None => Ok(()),
-            Some(missing) => Err(Error::new(Kind::Io, format!("shard {missing} of pack {name} is nowhere"))),
+        let mut holders = BTreeSet::new();
+        for index in 0..layout.count() {
+            let nowhere = || Error::new(Kind::Io, format!("shard {index} of pack {name} is nowhere"));
+            holders.insert(spread.holder(index).ok_or_else(nowhere)?);
         }
+        self.check_count(name, &layout, holders.len(), Vec::new())
     }
 
     /// How the pack is cut of which a shard is here.
@@ -148,6 +195,10 @@ impl Keeper {
             let is_here = self.shelf.length(Item::shard(name, next)).is_ok();
             if is_here || spread.holder(next).is_some() || self.is_in_one_piece(view, name) {
                 if all { continue } else { break }
+            }
+            if !self.may_make_again(Item::shard(name, next)) {
+                let text = format!("shard {next} of pack {name} was made a moment ago, and is not found");
+                return Err(Error::new(Kind::Io, text));
             }
             tracing::debug!("shard {next} of pack {name} is made again");
             match self.make_again(view, &spread, name, next, layout) {
