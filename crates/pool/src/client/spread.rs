@@ -1,5 +1,7 @@
 //! One pack that lies in shards all over the pool.
 
+use std::collections::BTreeSet;
+
 use stdchk_erasure::{Healed, Layout, Shards, heal};
 use stdchk_object::pack::{PACK_BYTES_MAX, check_whole};
 use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
@@ -89,9 +91,10 @@ impl<'v> Spread<'v> {
         self.look(index, 0).ok().map(|(id, _)| id)
     }
 
-    /// Whether all shards are there, and synced, with those who know no newer epoch.
+    /// Whether all shards are there, each with another one, and synced, with those who know no newer epoch.
     pub fn is_safe(&self, layout: &Layout, epoch: u64) -> bool {
-        (0..layout.count()).all(|index| self.look(index, epoch).is_ok())
+        let mut holders = BTreeSet::new();
+        (0..layout.count()).all(|index| self.look(index, epoch).is_ok_and(|(id, _)| holders.insert(id)))
     }
 
     /// A shard as it is stored.
