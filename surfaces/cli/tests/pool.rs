@@ -144,6 +144,31 @@ fn a_folder_that_is_lent_again_has_what_it_had() {
 }
 
 #[test]
+fn a_dead_benefactor_is_not_waited_for_when_somebody_says_so() {
+    let pool = Pool::start(&["--replicas", "2"]);
+    let mut lenders = pool.lenders(3);
+    assert!(pool.save(1).output().status.success());
+    let dead = lenders.remove(0);
+    let id = dead.said.split("\"benefactor\":\"").nth(1).expect("who it is")[..16].to_owned();
+    dead.kill();
+    let begun = std::time::Instant::now();
+    pool.succeed(&["pool", "evict", &id]);
+    pool.settle();
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(4), "it is gone before the pool's patience is over: {took:?}");
+    assert_eq!(pool.check_all(), [1]);
+    // One that lives comes back by itself.
+    let id = lenders[0].said.split("\"benefactor\":\"").nth(1).expect("who it is")[..16].to_owned();
+    pool.succeed(&["pool", "evict", &id]);
+    let begun = std::time::Instant::now();
+    while pool.succeed(&["pool", "status", "--json"]).matches("\"state\":\"ok\"").count() < 2 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it does not come back");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(pool.check_all(), [1]);
+}
+
+#[test]
 fn whoever_has_no_key_is_told_so() {
     let pool = Pool::start(&[]);
     let _lenders = pool.lenders(1);

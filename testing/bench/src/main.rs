@@ -9,6 +9,7 @@ mod erasure;
 mod inputs;
 mod noise;
 mod pool;
+mod pool_more;
 mod series;
 mod timing;
 mod training;
@@ -27,7 +28,7 @@ struct Bench {
 type Experiment = fn(&Bench);
 
 /// What is measured, in this order, unless `--only` names some.
-const EXPERIMENTS: [(&str, Experiment); 12] = [
+const EXPERIMENTS: [(&str, Experiment); 15] = [
     ("generated", |bench| series::measure(bench, &inputs::generated(&bench.dir, bench.mib))),
     ("unaligned", |bench| series::measure(bench, &inputs::unaligned(&bench.dir, bench.mib))),
     ("lammps", |bench| of_a_program(bench, inputs::gcore_of_lammps(&bench.dir))),
@@ -40,6 +41,9 @@ const EXPERIMENTS: [(&str, Experiment); 12] = [
     ("erasure", erasure::measure),
     ("pool", pool::measure),
     ("commits", pool::commits),
+    ("stripe", pool_more::stripe),
+    ("repair", pool_more::repair),
+    ("first-byte", pool_more::first_byte),
 ];
 
 fn of_a_program(bench: &Bench, series: Option<inputs::Series>) {

@@ -20,12 +20,15 @@ const PROCESSES: usize = 200;
 const SAVERS: usize = 16;
 
 /// The processes of a pool, ended with it.
-struct Pool<'b> {
+pub struct Pool<'b> {
     bench: &'b Bench,
-    dir: PathBuf,
+    pub dir: PathBuf,
     /// How it is found.
-    place: String,
-    processes: Vec<Child>,
+    pub place: String,
+    /// The manager, where there is one, and the benefactors.
+    pub processes: Vec<Child>,
+    /// Where each benefactor says how it is, and who it is.
+    pub benefactors: Vec<(String, String)>,
 }
 
 /// Who keeps the names of a pool.
@@ -39,18 +42,28 @@ enum Names<'n> {
 }
 
 impl<'b> Pool<'b> {
-    fn start(bench: &'b Bench, class: [&str; 2], benefactors: usize) -> Pool<'b> {
+    pub fn start(bench: &'b Bench, class: [&str; 2], benefactors: usize) -> Pool<'b> {
         Pool::start_as(bench, class, benefactors, Names::Manager)
     }
 
+    /// One with a manager, and any promise.
+    pub fn start_as_class(bench: &'b Bench, class: &[&str], benefactors: usize) -> Pool<'b> {
+        Pool::start_with(bench, class, benefactors, Names::Manager)
+    }
+
     fn start_as(bench: &'b Bench, class: [&str; 2], benefactors: usize, names: Names) -> Pool<'b> {
+        Pool::start_with(bench, &class, benefactors, names)
+    }
+
+    fn start_with(bench: &'b Bench, class: &[&str], benefactors: usize, names: Names) -> Pool<'b> {
         let dir = bench.path("pool");
         std::fs::create_dir(&dir).expect("a folder for a pool");
-        let mut pool = Pool { bench, dir, place: String::new(), processes: Vec::new() };
+        let mut pool =
+            Pool { bench, dir, place: String::new(), processes: Vec::new(), benefactors: Vec::new() };
         let key = pool.path("key");
         pool.run(&["pool", "key", &key]).go();
         let state = pool.path("state");
-        let start = ["pool", "start", class[0], class[1]];
+        let start = [&["pool", "start"], class].concat();
         let listen = ["--listen", "127.0.0.1:0"];
         pool.place = match names {
             Names::Manager => pool.manager(&[&start[..], &listen, &["--state", &state]].concat()),
@@ -62,28 +75,32 @@ impl<'b> Pool<'b> {
         };
         for benefactor in 0..benefactors {
             let domain = format!("host={benefactor}");
-            pool.spawn(&["pool", "join", &pool.place.clone(), "--memory", "4GiB", "--domain", &domain]);
+            let place = pool.place.clone();
+            let join =
+                ["pool", "join", &place, "--memory", "4GiB", "--domain", &domain, "--metrics", "127.0.0.1:0"];
+            let said = pool.spawn(&join);
+            pool.benefactors.push((word(&said, "metrics"), word(&said, "benefactor")));
         }
         pool
     }
 
     /// Starts a manager, where there is a folder; the pool's address.
     fn manager(&mut self, args: &[&str]) -> String {
-        format!("pool://{}", self.spawn(args))
+        format!("pool://{}", word(&self.spawn(args), "listen"))
     }
 
     fn path(&self, name: &str) -> String {
         self.dir.join(name).to_str().expect("a path that is text").to_owned()
     }
 
-    fn run(&self, args: &[&str]) -> Run {
+    pub fn run(&self, args: &[&str]) -> Run {
         let mut run = Run::new(&self.bench.stdchk);
         run.env("STDCHK_STORE", &self.place).env("STDCHK_POOL_KEY", self.dir.join("key"));
         run.args(&["-q"]).args(args);
         run
     }
 
-    /// Starts a process that says where it listens.
+    /// Starts a process; what it says first.
     fn spawn(&mut self, args: &[&str]) -> String {
         let mut command = Command::new(&self.bench.stdchk);
         command.args(args).arg("--json").env("STDCHK_POOL_KEY", self.dir.join("key"));
@@ -92,16 +109,16 @@ impl<'b> Pool<'b> {
         let stdout = child.stdout.take().expect("piped");
         BufReader::new(stdout).read_line(&mut said).expect("it says where it listens");
         self.processes.push(child);
-        said.split("\"listen\":\"").nth(1).expect("an address").split('"').next().expect("its end").to_owned()
+        said
     }
 
-    fn save(&self, app: &str, step: usize, file: &Path, durability: &str) -> f64 {
+    pub fn save(&self, app: &str, step: usize, file: &Path, durability: &str) -> f64 {
         let (step, file) = (step.to_string(), file.to_str().expect("a path that is text"));
         sync_all();
         self.run(&["save", app, "--step", &step, file, "--durability", durability]).go()
     }
 
-    fn clear(&self) {
+    pub fn clear(&self) {
         self.run(&["forget", "--all", "bench"]).go();
         for _ in 0..2 {
             self.run(&["gc"]).go();
@@ -119,6 +136,12 @@ impl<'b> Pool<'b> {
         // The manager is the first; a tick is a hundredth of a second.
         self.processes.iter().skip(1).map(ticks).sum::<f64>() / 100.0
     }
+}
+
+/// What a process says of something, as JSON.
+fn word(said: &str, name: &str) -> String {
+    let behind = said.split(&format!("\"{name}\":\"")).nth(1).unwrap_or_else(|| panic!("{name}: {said}"));
+    behind.split('"').next().expect("its end").to_owned()
 }
 
 impl Drop for Pool<'_> {

@@ -88,7 +88,8 @@ impl ManagerService {
         let reports = self.reports()?;
         let pool = state.pool();
         let settled = |id: &u64| reports.get(id).map_or(0, |report| report.settled);
-        let leaving = pool.leavers().map(|member| &member.id);
+        // Nobody waits for those who are lost.
+        let leaving = pool.leavers().map(|member| &member.id).filter(|id| !pool.is_lost(**id));
         let leaving = leaving.filter(|id| !self.is_silent(**id, reports.contains_key(id)));
         let done = pool.members().keys().chain(leaving).map(settled).min().unwrap_or(0);
         if done > pool.settled() {

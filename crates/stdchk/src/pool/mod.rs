@@ -21,7 +21,7 @@ pub use manager::{Catalog, Manager, ManagerOptions, found};
 pub(crate) use names::catalog_of;
 pub(crate) use names::way_to_names;
 pub use names::{check_place, is_pool};
-pub use status::{Heard, MemberStatus, Status, remove, status, wait_settled};
+pub use status::{Heard, MemberStatus, Status, evict, leave, status, wait_settled};
 
 /// How a pool's address begins.
 pub const SCHEME: &str = "pool://";

@@ -83,9 +83,18 @@ pub fn status(place: &str, key: &Key) -> Result<Status> {
     Ok(Status { class, epoch: pool.epoch(), settled: pool.settled(), members, drain: tier::progress(&state) })
 }
 
-/// Takes a benefactor out of the pool: one that lives gives away what it holds and ends, one that is dead is forgotten. `who` is its
-/// identity or its address; the identity.
-pub fn remove(place: &str, key: &Key, who: &str) -> Result<u64> {
+/// Has a benefactor leave the pool: it gives away what it holds, and ends. `who` is its identity or its address; the identity.
+pub fn leave(place: &str, key: &Key, who: &str) -> Result<u64> {
+    remove(place, key, who, PoolOp::Leave)
+}
+
+/// Takes a dead benefactor out of the pool, for whose silence nobody waits any more. One that lives after all comes back by itself, with
+/// what it has.
+pub fn evict(place: &str, key: &Key, who: &str) -> Result<u64> {
+    remove(place, key, who, PoolOp::Lose)
+}
+
+fn remove(place: &str, key: &Key, who: &str, how: fn(u64) -> PoolOp) -> Result<u64> {
     let catalog = catalog_of(place, key)?;
     let mut removed = 0;
     catalog.append(true, &mut |state| {
@@ -93,7 +102,7 @@ pub fn remove(place: &str, key: &Key, who: &str) -> Result<u64> {
         let found = state.pool().members().values().find(named);
         let missing = || Error::new(Kind::NotFound, format!("the pool has no benefactor {who}"));
         removed = found.ok_or_else(missing)?.id;
-        Ok(vec![Op::Pool(PoolOp::Leave(removed))])
+        Ok(vec![Op::Pool(how(removed))])
     })?;
     Ok(removed)
 }

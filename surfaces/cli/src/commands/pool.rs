@@ -63,14 +63,13 @@ pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
             join(out, &options, key(cli)?, *grace)?;
         }
         PoolVerb::Status { watch } => status(cli, out, *watch)?,
-        PoolVerb::Leave { benefactor } | PoolVerb::Evict { benefactor } => {
-            let id = pool::remove(place(cli)?, &key(cli)?, benefactor)?;
-            let is_dead = matches!(verb, PoolVerb::Evict { .. });
-            let does = if is_dead { "is no member any more" } else { "gives away what it holds, and ends" };
-            out.did(
-                || json!({ "benefactor": format!("{id:016x}") }),
-                || format!("benefactor {id:016x} {does}"),
-            );
+        PoolVerb::Leave { benefactor } => {
+            let id = pool::leave(place(cli)?, &key(cli)?, benefactor)?;
+            removed(out, id, "gives away what it holds, and ends");
+        }
+        PoolVerb::Evict { benefactor } => {
+            let id = pool::evict(place(cli)?, &key(cli)?, benefactor)?;
+            removed(out, id, "is no member any more");
         }
         PoolVerb::Tier { drain: Some(place), .. } => {
             tier::drain(self::place(cli)?, &key(cli)?, place)?;
@@ -94,6 +93,10 @@ pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
         }
     }
     Ok(0)
+}
+
+fn removed(out: &Out, id: u64, does: &str) {
+    out.did(|| json!({ "benefactor": format!("{id:016x}") }), || format!("benefactor {id:016x} {does}"));
 }
 
 /// The key that the user named.
