@@ -70,6 +70,8 @@ pub struct Etcd {
     http: Client,
     user: Option<(String, String)>,
     token: Mutex<Option<String>>,
+    /// Held by whoever logs in.
+    login: Mutex<()>,
     seal: Seal,
 }
 
@@ -79,6 +81,15 @@ pub struct Entry {
     pub value: Vec<u8>,
     pub revision: i64,
     pub lease: i64,
+}
+
+/// How a key should be.
+#[derive(Clone, Copy)]
+pub enum Is {
+    /// As it was put in that revision; 0 is not there.
+    At(i64),
+    /// There.
+    There,
 }
 
 /// Why there is no answer.
@@ -130,6 +141,7 @@ impl Etcd {
             http: builder.build().map_err(cannot)?,
             user: login.user.clone(),
             token: Mutex::default(),
+            login: Mutex::default(),
             seal: Seal::new(secret),
         })
     }
@@ -149,13 +161,18 @@ impl Etcd {
         let mut logged_in = false;
         loop {
             let at = self.current.load(Ordering::Relaxed) % self.members.len();
-            let why = match self.ask_member(&self.members[at], path, body) {
+            let token = self.token().clone();
+            let why = match self.ask_member(&self.members[at], path, body, token.as_deref()) {
                 Ok(answer) => return Ok(Some(answer)),
                 Err(Failure::NotFound) => return Ok(None),
                 Err(Failure::Unauthenticated) if self.user.is_some() && !logged_in => {
-                    logged_in = true;
-                    self.log_in(&self.members[at])?;
-                    continue;
+                    match self.log_in(&self.members[at], token)? {
+                        None => {
+                            logged_in = true;
+                            continue;
+                        }
+                        Some(why) => why,
+                    }
                 }
                 Err(Failure::Unauthenticated) => {
                     let text = format!("{} wants a user and a password (ETCDCTL_USER)", self.place);
@@ -175,9 +192,15 @@ impl Etcd {
         }
     }
 
-    fn ask_member(&self, member: &str, path: &str, body: &Value) -> std::result::Result<Value, Failure> {
+    fn ask_member(
+        &self,
+        member: &str,
+        path: &str,
+        body: &Value,
+        token: Option<&str>,
+    ) -> std::result::Result<Value, Failure> {
         let mut request = self.http.post(format!("{member}/v3/{path}")).body(body.to_string());
-        if let Some(token) = &*self.token() {
+        if let Some(token) = token {
             request = request.header("Authorization", token);
         }
         let answer = request.send().map_err(|error| not_asked(&error))?;
@@ -209,15 +232,22 @@ impl Etcd {
         })
     }
 
-    fn log_in(&self, member: &str) -> Result<()> {
-        let Some((name, password)) = &self.user else { return Ok(()) };
-        *self.token() = None;
-        let answer =
-            self.ask_member(member, "auth/authenticate", &json!({ "name": name, "password": password }));
-        let token = answer.ok().and_then(|answer| answer["token"].as_str().map(str::to_owned));
+    /// Gets another token than the one that was refused, unless somebody else just has. Why it could not, where another member may.
+    fn log_in(&self, member: &str, refused: Option<String>) -> Result<Option<String>> {
+        let Some((name, password)) = &self.user else { return Ok(None) };
+        let _login = self.login.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if *self.token() != refused {
+            return Ok(None);
+        }
+        let body = json!({ "name": name, "password": password });
+        let token = match self.ask_member(member, "auth/authenticate", &body, None) {
+            Ok(answer) => answer["token"].as_str().map(str::to_owned),
+            Err(Failure::Unavailable(why)) => return Ok(Some(why)),
+            Err(_) => None,
+        };
         let denied = || Error::new(Kind::Denied, format!("{} does not let user {name} in", self.place));
         *self.token() = Some(token.ok_or_else(denied)?);
-        Ok(())
+        Ok(None)
     }
 
     fn must(&self, path: &str, body: &Value) -> Result<Value> {
@@ -283,18 +313,25 @@ impl Etcd {
 
     /// Puts all of these, or none if `absent` is there.
     pub fn put_unless(&self, absent: &str, entries: &[(String, &[u8])]) -> Result<bool> {
-        self.put_if(absent, 0, entries)
+        self.put_if(&[(absent, Is::At(0))], entries, 0)
     }
 
-    /// Puts all of these if a key is as it was in that revision, which is 0 for one that is not there; or else none.
-    pub fn put_if(&self, key: &str, revision: i64, entries: &[(String, &[u8])]) -> Result<bool> {
-        let put = |(key, value): &(String, &[u8])| Ok(json!({ "request_put": self.put_op(key, value, 0)? }));
+    /// Puts all of these, with a lease that is not 0 for as long as that lives, if some keys are as they should be; or else none.
+    pub fn put_if(&self, keys: &[(&str, Is)], entries: &[(String, &[u8])], lease: i64) -> Result<bool> {
+        let put =
+            |(key, value): &(String, &[u8])| Ok(json!({ "request_put": self.put_op(key, value, lease)? }));
         let puts = entries.iter().map(put).collect::<Result<Vec<Value>>>()?;
-        let body = json!({
-            "compare": [{ "key": self.key(key), "target": "MOD", "mod_revision": revision.to_string() }],
-            "success": puts,
-        });
-        Ok(self.must("kv/txn", &body)?["succeeded"] == true)
+        let compare = |(key, is): &(&str, Is)| match is {
+            Is::At(revision) => {
+                json!({ "key": self.key(key), "target": "MOD", "mod_revision": revision.to_string() })
+            }
+            Is::There => {
+                json!({ "key": self.key(key), "target": "CREATE", "result": "GREATER", "create_revision": "0" })
+            }
+        };
+        let body = json!({ "compare": keys.iter().map(compare).collect::<Vec<_>>(), "success": puts });
+        // Where the lease is over, nothing is put.
+        Ok(self.ask("kv/txn", &body)?.is_some_and(|answer| answer["succeeded"] == true))
     }
 
     /// Removes keys from `from` to before `to`.

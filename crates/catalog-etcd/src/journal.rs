@@ -6,7 +6,7 @@ use stdchk_catalog::{Record, State, random};
 use stdchk_catalog_log::{Journal, Limits, Newer};
 use stdchk_object::{Error, Kind, Result};
 
-use crate::client::Etcd;
+use crate::client::{Etcd, Is};
 
 /// What one transaction may have, by etcd's own limits of 128 operations and 1.5 MiB.
 const LIMITS: Limits = Limits { records: 100, bytes: 1 << 20 };
@@ -132,7 +132,7 @@ impl EtcdJournal {
         Ok([&[1], &nonce[..]].concat())
     }
 
-    /// Removes what nobody needs any more who knows the snapshot `number`.
+    /// Removes what nobody needs any more who knows the snapshot `number`; the record of that number stays.
     fn trim(&self, number: u64) -> Result<()> {
         let oldest = number.saturating_sub(RECORDS_KEPT) + 1;
         self.etcd.remove_range(&record_key(0), &record_key(oldest))?;
@@ -163,7 +163,12 @@ impl Journal for EtcdJournal {
         let values = values.collect::<Result<Vec<Vec<u8>>>>()?;
         let entries: Vec<(String, &[u8])> =
             (first..).zip(&values).map(|(number, value)| (record_key(number), &value[..])).collect();
-        if self.etcd.put_unless(&record_key(first), &entries)? {
+        // A record that is not there may also have been trimmed away: the one before it has to be there, and none behind it.
+        let before =
+            if first > 1 { (record_key(first - 1), Is::There) } else { (NEWEST.to_owned(), Is::At(0)) };
+        let absent = entries.iter().map(|(key, _)| (&key[..], Is::At(0)));
+        let keys: Vec<(&str, Is)> = std::iter::once((&before.0[..], before.1)).chain(absent).collect();
+        if self.etcd.put_if(&keys, &entries, 0)? {
             return Ok(true);
         }
         // The answer to what succeeded may have been lost, and the question asked again.
@@ -184,7 +189,11 @@ impl Journal for EtcdJournal {
         }
         self.write_pieces(&snapshot_key(number), &state.encode())?;
         // Of two who do this at once one comes too late; the next snapshot removes its pieces.
-        match self.etcd.put_if(NEWEST, revision, &[(NEWEST.to_owned(), &number.to_le_bytes())])? {
+        match self.etcd.put_if(
+            &[(NEWEST, Is::At(revision))],
+            &[(NEWEST.to_owned(), &number.to_le_bytes())],
+            0,
+        )? {
             true => self.trim(number),
             false => Ok(()),
         }

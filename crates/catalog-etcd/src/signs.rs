@@ -1,26 +1,28 @@
 //! Signs of life: keys that live by a lease.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use stdchk_catalog_log::Signs;
-use stdchk_object::Result;
+use stdchk_object::{Error, Kind, Result};
 
-use crate::client::Etcd;
+use crate::client::{Etcd, Is};
 
 /// The shortest lease that etcd grants with its usual settings, in seconds.
 const LEASE_MIN: u64 = 2;
+/// How often a sign is put again because others put it, too, or it has just ended.
+const TRIES: u32 = 10;
 
 /// Signs of life under one folder. A sign is put once, and where it changes; that somebody is still alive costs etcd's disk nothing.
 pub struct EtcdSigns {
     etcd: Arc<Etcd>,
     folder: &'static str,
     lasts: Duration,
-    /// What was said here: by which lease, and what.
-    said: Mutex<HashMap<u64, (i64, Vec<u8>)>>,
-    /// Leases of those who have ended. If nobody says anything any more they end by themselves.
-    over: Mutex<Vec<i64>>,
+    /// Whose signs were given here.
+    said: Mutex<HashSet<u64>>,
+    /// Those who have ended. If nobody says anything any more their signs end by themselves.
+    over: Mutex<Vec<u64>>,
 }
 
 impl EtcdSigns {
@@ -30,11 +32,11 @@ impl EtcdSigns {
         EtcdSigns { etcd, folder, lasts, said: Mutex::default(), over: Mutex::default() }
     }
 
-    fn said(&self) -> MutexGuard<'_, HashMap<u64, (i64, Vec<u8>)>> {
+    fn said(&self) -> MutexGuard<'_, HashSet<u64>> {
         self.said.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn over(&self) -> MutexGuard<'_, Vec<i64>> {
+    fn over(&self) -> MutexGuard<'_, Vec<u64>> {
         self.over.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -49,33 +51,34 @@ impl EtcdSigns {
         Ok(entries.filter_map(|entry| Some((id(&entry.key)?, entry.value, entry.lease))).collect())
     }
 
-    /// The lease by which a sign lives, whoever has said it.
-    fn lease_of(&self, id: u64) -> Result<Option<i64>> {
-        if let Some((lease, _)) = self.said().get(&id) {
-            return Ok(Some(*lease));
+    /// Renews the very lease by which a sign lives, whoever has put it; whether there is one.
+    fn renew(&self, key: &str, what: &[u8]) -> Result<bool> {
+        let Some(entry) = self.etcd.get(key)? else { return Ok(false) };
+        if !self.etcd.renew(entry.lease)? {
+            return Ok(false);
         }
-        Ok(self.etcd.get(&self.key(id))?.map(|entry| entry.lease).filter(|&lease| lease != 0))
+        Ok(entry.value == what || self.etcd.put(key, what, entry.lease)?)
     }
 }
 
 impl Signs for EtcdSigns {
     fn say(&self, id: u64, what: &[u8]) -> Result<()> {
         let over = std::mem::take(&mut *self.over());
-        over.into_iter().try_for_each(|lease| self.etcd.revoke(lease))?;
-        let known = self.lease_of(id)?;
-        if let Some(lease) = known
-            && self.etcd.renew(lease)?
-        {
-            let is_news = self.said().get(&id).is_none_or(|(_, said)| said != what);
-            if !is_news || self.etcd.put(&self.key(id), what, lease)? {
-                self.said().insert(id, (lease, what.to_vec()));
+        self.forget(&over)?;
+        self.said().insert(id);
+        let key = self.key(id);
+        for _ in 0..TRIES {
+            if self.renew(&key, what)? {
                 return Ok(());
             }
+            let lease = self.etcd.grant(self.lasts.as_secs())?;
+            if self.etcd.put_if(&[(&key, Is::At(0))], &[(key.clone(), what)], lease)? {
+                return Ok(());
+            }
+            // Somebody else has said it at the same moment.
+            self.etcd.revoke(lease)?;
         }
-        let lease = self.etcd.grant(self.lasts.as_secs())?;
-        self.etcd.put(&self.key(id), what, lease)?;
-        self.said().insert(id, (lease, what.to_vec()));
-        Ok(())
+        Err(Error::new(Kind::Conflict, format!("{key} changes faster than it can be renewed")))
     }
 
     fn present(&self) -> Result<BTreeMap<u64, Vec<u8>>> {
@@ -96,8 +99,8 @@ impl Signs for EtcdSigns {
     fn begins(&self, _id: u64) {}
 
     fn ends(&self, id: u64) {
-        if let Some((lease, _)) = self.said().remove(&id) {
-            self.over().push(lease);
+        if self.said().remove(&id) {
+            self.over().push(id);
         }
     }
 
@@ -107,11 +110,12 @@ impl Signs for EtcdSigns {
     }
 
     fn forget(&self, ids: &[u64]) -> Result<()> {
-        // What others said here ends by itself.
-        let said: Vec<i64> = {
-            let mut all = self.said();
-            ids.iter().filter_map(|id| all.remove(id)).map(|(lease, _)| lease).collect()
-        };
-        said.into_iter().try_for_each(|lease| self.etcd.revoke(lease))
+        for &id in ids {
+            self.said().remove(&id);
+            if let Some(entry) = self.etcd.get(&self.key(id))? {
+                self.etcd.revoke(entry.lease)?;
+            }
+        }
+        Ok(())
     }
 }

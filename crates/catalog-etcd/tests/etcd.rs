@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use stdchk_catalog::{Catalog, Op, conformance};
 use stdchk_catalog_etcd::{Etcd, EtcdJournal, EtcdObjects, EtcdSigns, Login};
-use stdchk_catalog_log::{LogCatalog, Signs};
+use stdchk_catalog_log::{LogCatalog, Signs, Upon};
 use stdchk_kit::EtcdCluster;
 use stdchk_object::{Kind, Result, SessionId};
 use stdchk_store::Objects;
@@ -42,8 +42,9 @@ fn a_log_in_etcd_is_a_catalog() {
 fn snapshots_keep_the_log_short_for_those_who_know_little_too() {
     let cluster = EtcdCluster::start(1);
     let url = cluster.url("short");
-    let slow = catalog(&url).unwrap();
+    let (slow, slower) = (catalog(&url).unwrap(), catalog(&url).unwrap());
     assert_eq!(slow.state().unwrap().number(), 0);
+    let boot = slower.tail(0, 0).unwrap().boot;
     let busy = catalog(&url).unwrap().snapshot_every(600);
     // Records that are too long for one value, and all that is in them.
     let packs =
@@ -64,6 +65,10 @@ fn snapshots_keep_the_log_short_for_those_who_know_little_too() {
     busy.append(true, &mut |_| Ok(vec![Op::Condemn(packs(60_000))])).unwrap();
     let state = busy.state().unwrap();
     assert_eq!((state.number(), state.condemned().len()), (2562, 120_000));
+    // One who writes behind what he knows must not fill the hole.
+    let late = slower.submit(Upon { boot, number: 0, as_saver: true }, vec![conformance::writer(7, 7)], true);
+    assert!(!late.unwrap().accepted);
+    assert_eq!(*slower.state().unwrap(), *state);
     assert_eq!(*slow.state().unwrap(), *state, "the records that it lacks are gone, a snapshot is there");
     assert_eq!(*catalog(&url).unwrap().state().unwrap(), *state);
     let records = etcd(&url).keys("log/", "log0").unwrap().len();

@@ -128,7 +128,10 @@ impl State {
             Op::AddPart(session, part, replaces) => {
                 if let Some(session) = self.sessions.get_mut(session) {
                     session.parts.retain(|earlier| !replaces || earlier.rank != part.rank);
-                    session.parts.push(part.clone());
+                    // What was asked twice, because an answer was lost, is there once.
+                    if session.parts.iter().all(|there| there.head != part.head) {
+                        session.parts.push(part.clone());
+                    }
                 }
             }
             Op::Commit(session, checkpoint, revived) => {

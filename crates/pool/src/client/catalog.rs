@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often a decision is made again because others were faster.
 const RETRIES_MAX: u32 = 10_000;
+/// How often it is tried again after the log could not be written.
+const FAILURES_MAX: u32 = 2;
 
 /// A catalog that somebody else keeps, and what is known of it here.
 pub struct PoolCatalog {
@@ -103,6 +105,7 @@ impl PoolCatalog {
         }
         // What may have been done although no answer came; it may also be done only later, on its way still.
         let mut doubtful: Vec<Vec<Op>> = Vec::new();
+        let mut failures = 0;
         for _ in 0..RETRIES_MAX {
             if doubtful.iter().any(|ops| are_done(ops, &known.state)) {
                 return self.confirm(&mut known, how.durable);
@@ -116,7 +119,15 @@ impl PoolCatalog {
                 Ok(ops) => (ops, None),
                 Err(error) => (Vec::new(), Some(error)),
             };
-            match self.submit(&mut known, ops.clone(), how)? {
+            let submitted = match self.submit(&mut known, ops.clone(), how) {
+                // Whoever keeps the log may not know himself whether it was written.
+                Err(error) if error.kind() == Kind::Io && failures < FAILURES_MAX => {
+                    failures += 1;
+                    None
+                }
+                submitted => submitted?,
+            };
+            match submitted {
                 Some(false) => {}
                 Some(true) => return failed.map_or_else(|| Ok(known.state.clone()), Err),
                 None => {

@@ -67,16 +67,16 @@ impl ManagerService {
 
     /// Notes how a benefactor is. When all say that they are done with an epoch it is settled.
     fn take_report(&self, report: Report) -> Result<()> {
-        // That it was heard counts also while the log cannot be written.
-        let mut said = Writer::new();
-        report.encode(&mut said);
-        self.signs.say(report.member, &said.into_bytes())?;
-        let state = self.catalog.state()?;
-        if !belongs(state.pool(), report.member) {
-            self.signs.forget(&[report.member])?;
+        let state = self.catalog.state();
+        if state.as_ref().is_ok_and(|state| !belongs(state.pool(), report.member)) {
             let text = format!("benefactor {:016x} does not belong to the pool any more", report.member);
             return Err(Error::new(Kind::Fenced, text));
         }
+        // That it was heard counts also while the log cannot be read or written.
+        let mut said = Writer::new();
+        report.encode(&mut said);
+        self.signs.say(report.member, &said.into_bytes())?;
+        let state = state?;
         match report.settled > state.pool().settled() {
             true => self.settle(&state),
             false => Ok(()),
@@ -128,12 +128,12 @@ impl ManagerService {
     /// Takes those out of the pool who were not heard of for too long. As one of the benefactors, `member`, only while it is the first
     /// of those who are there: one of them is enough.
     pub fn evict_silent(&self, member: Option<u64>) -> Result<Vec<u64>> {
-        let present = self.signs.present()?;
-        if member.is_some() && present.keys().next().copied() != member {
+        let (state, present) = (self.catalog.state()?, self.signs.present()?);
+        let first = present.keys().copied().find(|&id| belongs(state.pool(), id));
+        if member.is_some() && first != member {
             self.missed().clear();
             return Ok(Vec::new());
         }
-        let state = self.catalog.state()?;
         self.missed().retain(|&id, _| belongs(state.pool(), id));
         let members = state.pool().members().keys().copied();
         let silent: Vec<u64> = members.filter(|id| self.is_silent(*id, present.contains_key(id))).collect();

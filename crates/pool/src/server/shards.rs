@@ -5,12 +5,13 @@
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use stdchk_erasure::{Encoded, Layout, TAIL_BYTES};
 use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
 
 use super::keeper::Keeper;
-use crate::client::{Spread, View};
+use crate::client::{Failure, Peer, Spread, View};
 use crate::wire::Question;
 
 impl Keeper {
@@ -231,6 +232,17 @@ impl Keeper {
         layout: &Layout,
     ) -> Result<()> {
         let healed = spread.heal(layout, false)?;
+        // Members who are not reached may come back with what they have.
+        let question = Question::Length { epoch: 0, item: Item::shard(name, index) };
+        let is_silent = |(id, peer): (u64, &Arc<Peer>)| {
+            id != self.id && matches!(peer.try_ask(&question, &[], None), Err(Failure::Lost(_)))
+        };
+        if healed.is_none() && view.members().any(is_silent) {
+            return Err(Error::new(
+                Kind::Io,
+                format!("too few shards of pack {name} can be read at the moment"),
+            ));
+        }
         let lost = || Error::corrupt(format!("pack {name} has lost more shards than it may"));
         let pack = healed.ok_or_else(lost)?.pack;
         let pieces = [&pack[..]];

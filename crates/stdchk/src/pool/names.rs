@@ -11,9 +11,9 @@ use stdchk_store::Objects;
 
 use super::SCHEME;
 
-/// For how long a heartbeat of a session is remembered. Collections fence sessions of which nothing was heard for their lease, which is
-/// shorter.
-const BEATS_LAST: Duration = Duration::from_secs(3600);
+/// For how long a heartbeat of a session is remembered: longer than any lease for which a session may be silent. It goes when the session
+/// ends.
+const BEATS_LAST: Duration = Duration::from_secs(30 * 24 * 3600);
 /// What the key is used for, other than between the processes of a pool.
 const ETCD_PURPOSE: &str = "stdchk etcd 1 values";
 /// Under which name a pool's patience lies, in milliseconds.
