@@ -113,10 +113,7 @@ impl EtcdJournal {
                 value.remove(0);
                 Ok(Some(value))
             }
-            Some(1) if value.len() == 9 => {
-                let nonce = value[1..].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-                self.read_pieces(&long_key(number, &nonce))
-            }
+            Some(1) if value.len() == 9 => self.read_pieces(&long_key(number, &hex(&value[1..]))),
             _ => Err(Error::corrupt(format!("log record {number} is of a kind that is not known here"))),
         }
     }
@@ -127,8 +124,7 @@ impl EtcdJournal {
             return Ok([&[0], record].concat());
         }
         let nonce: [u8; 8] = random()?;
-        let name = nonce.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        self.write_pieces(&long_key(number, &name), record)?;
+        self.write_pieces(&long_key(number, &hex(&nonce)), record)?;
         Ok([&[1], &nonce[..]].concat())
     }
 
@@ -207,13 +203,12 @@ impl Journal for EtcdJournal {
     }
 
     fn check(&mut self) -> Result<Vec<String>> {
-        Ok(self
-            .read()
-            .err()
-            .filter(|error| error.kind() != Kind::Io)
-            .map(|error| error.to_string())
-            .into_iter()
-            .collect())
+        match self.read() {
+            Ok(_) => Ok(Vec::new()),
+            // That it could not be read says nothing about what is there.
+            Err(error) if error.kind() == Kind::Io => Err(error),
+            Err(error) => Ok(vec![error.to_string()]),
+        }
     }
 
     fn shared(&self) -> Option<u64> {
@@ -239,4 +234,8 @@ fn snapshot_key(number: u64) -> String {
 
 fn long_key(number: u64, nonce: &str) -> String {
     format!("long/{number:016}{nonce}")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use stdchk_catalog::{Catalog, Decide, Op, Record, State};
+use stdchk_catalog_log::clock;
 use stdchk_object::wire::Reader;
 use stdchk_object::{Error, Kind, Result, SessionId};
 
 use super::Peer;
 use super::peer::{Answer, Failure};
 use crate::wire::Question;
-use stdchk_catalog_log::clock;
 
 /// How long a manager that cannot be reached is waited for, and between two tries.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -100,8 +100,12 @@ impl Objects for PoolObjects {
                 (0..r.count(1)?).map(|_| r.string().map(str::to_owned)).collect::<Result<Vec<String>>>()
             });
             for name in said.unwrap_or_default() {
-                self.places().insert(format!("{folder}/{name}"), id);
-                names.insert(name);
+                let path = format!("{folder}/{name}");
+                // Whoever says others is asked for nothing.
+                if is_soft(&path) {
+                    self.places().insert(path, id);
+                    names.insert(name);
+                }
             }
         }
         Ok(names.into_iter().collect())

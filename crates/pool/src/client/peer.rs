@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use stdchk_catalog_log::clock;
 use stdchk_object::error::Context;
 use stdchk_object::wire::Reader;
 use stdchk_object::{Error, Kind, Result};
@@ -11,7 +12,6 @@ use stdchk_object::{Error, Kind, Result};
 use super::simulation::{Network, network};
 use crate::server::{Refusal, Service, answer_here};
 use crate::wire::{ANSWER, Channel, Frame, Key, Question, REFUSAL, Report, STALE, connect, decode_refusal};
-use stdchk_catalog_log::clock;
 
 /// Connections that are kept for the next question.
 const IDLE_MAX: usize = 16;

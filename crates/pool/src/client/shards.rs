@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use stdchk_catalog_log::clock;
 use stdchk_erasure::{Checked, Encoded, Layout, read};
 use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
 
@@ -9,7 +10,6 @@ use super::peer::{Failure, Peer};
 use super::store::{CHANGES_MAX, MOVING, PAUSE, PoolStore};
 use super::{Spread, View};
 use crate::wire::Question;
-use stdchk_catalog_log::clock;
 
 /// Layouts that are remembered.
 const KNOWN_MAX: usize = 1 << 16;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use stdchk_catalog::Catalog;
+use stdchk_catalog_log::clock;
 use stdchk_erasure::Layout;
 use stdchk_object::pack::{PACK_BYTES_MAX, check_whole};
 use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
@@ -13,7 +14,6 @@ use stdchk_store::Store;
 use super::View;
 use super::peer::{Answer, Failure, Peer};
 use crate::wire::{Key, Question};
-use stdchk_catalog_log::clock;
 
 /// How often a question is asked again because the pool had changed.
 pub(super) const CHANGES_MAX: u32 = 8;

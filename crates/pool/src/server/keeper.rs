@@ -10,12 +10,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use stdchk_catalog::Pool;
+use stdchk_catalog_log::clock;
 use stdchk_object::{Error, Item, Kind, PackName, Result};
 
 use crate::client::{Failure, View};
 use crate::shelf::Shelf;
 use crate::wire::{Key, Question, Report};
-use stdchk_catalog_log::clock;
 
 /// Packs that are looked at with one listing.
 const BATCH: usize = 1024;

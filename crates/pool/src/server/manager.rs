@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use stdchk_catalog::{Catalog, Op, Pool, PoolOp, State};
+use stdchk_catalog_log::clock;
 use stdchk_catalog_log::{LogCatalog, Signs, Tail, Upon};
 use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{Error, Kind, Result};
@@ -13,7 +14,6 @@ use stdchk_store::Objects;
 use super::serve::{Incoming, Refusal, Reply, Service};
 use crate::shelf::Bulk;
 use crate::wire::{Question, Report};
-use stdchk_catalog_log::clock;
 
 /// The longest object.
 const OBJECT_BYTES_MAX: u64 = 256 << 20;
