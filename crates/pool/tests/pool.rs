@@ -13,7 +13,7 @@ use stdchk_kit::{Random, SimFs};
 use stdchk_object::{Item, Kind, PackName, Result, SessionId};
 use stdchk_pool::{
     Benefactor, Bulk, Key, Lend, LentMemory, ManagerService, Peer, PoolCatalog, PoolObjects, PoolStore,
-    Server, Shelf, Source, Usage,
+    Protection, Server, Shelf, Source, Usage,
 };
 use stdchk_store::{Objects, Store};
 use stdchk_store_dir::DirStore;
@@ -48,7 +48,7 @@ impl Pool {
     }
 
     fn found_as(class: Class) -> Pool {
-        let (fs, key) = (Arc::new(SimFs::new()), Key::random().unwrap());
+        let (fs, key) = (Arc::new(SimFs::new()), Key::random(Protection::Plain).unwrap());
         let (server, service, catalog) = manage(&fs, &key, "127.0.0.1:0");
         catalog.append(true, &mut |_| Ok(vec![Op::Pool(PoolOp::Found(class, 7))])).unwrap();
         let address = server.address().to_string();
@@ -141,7 +141,7 @@ fn it_keeps_the_contracts() {
     let _lenders = pool.lenders(8);
     stdchk_store::conformance::store(&pool.store());
     // The suites of catalogs begin with nothing at all.
-    let key = Key::random().unwrap();
+    let key = Key::random(Protection::Plain).unwrap();
     let (server, ..) = manage(&Arc::new(SimFs::new()), &key, "127.0.0.1:0");
     let catalog =
         |server: &Server| PoolCatalog::new(Arc::new(Peer::new(&server.address().to_string(), key.clone())));
@@ -166,7 +166,7 @@ fn objects_are_kept_for_those_who_know_the_key() {
     for bad in ["log/0000000000000001", "../key", "index/../../etc", "beats/1", "index/"] {
         assert_eq!(objects().get(bad).unwrap_err().kind(), Kind::Invalid, "{bad}");
     }
-    let stranger = Arc::new(Peer::new(&pool.address, Key::random().unwrap()));
+    let stranger = Arc::new(Peer::new(&pool.address, Key::random(Protection::Plain).unwrap()));
     let stranger = PoolObjects::new(stranger, Arc::new(pool.store()));
     assert_eq!(stranger.get("named").unwrap_err().kind(), Kind::Denied);
 }

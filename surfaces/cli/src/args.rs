@@ -227,6 +227,9 @@ pub enum PoolVerb {
         /// The file; it must not exist.
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
+        /// For a network that is trusted: what goes between members can be read there, though not changed. Without it there is TLS 1.3.
+        #[arg(long)]
+        plain: bool,
     },
     /// Keep the names of a pool, until it is ended by a signal
     Start {

@@ -61,7 +61,7 @@ impl<'b> Pool<'b> {
         let mut pool =
             Pool { bench, dir, place: String::new(), processes: Vec::new(), benefactors: Vec::new() };
         let key = pool.path("key");
-        pool.run(&["pool", "key", &key]).go();
+        pool.run(&["pool", "key", "--plain", &key]).go();
         let state = pool.path("state");
         let start = [&["pool", "start"], class].concat();
         let listen = ["--listen", "127.0.0.1:0"];

@@ -21,30 +21,56 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A connection whose two sides know each other.
 pub struct Channel {
     link: Box<dyn Link>,
+    /// What goes to the other side, and what comes.
     sent: Direction,
     received: Direction,
     /// Of the frame that is being received.
-    hasher: blake3::Hasher,
+    code: Code,
     bulk_left: u64,
 }
 
 /// What goes one way.
 pub struct Direction {
-    key: [u8; 32],
+    /// What codes are made with, unless the link itself keeps frames from being changed.
+    key: Option<[u8; 32]>,
     frames: u64,
 }
 
+/// The code of a frame, as far as the frame is known; nothing where there are no codes.
+struct Code(Option<blake3::Hasher>);
+
+impl Code {
+    fn update(&mut self, bytes: &[u8]) {
+        if let Some(hasher) = &mut self.0 {
+            hasher.update(bytes);
+        }
+    }
+
+    fn finish(&self) -> Option<[u8; CODE_BYTES]> {
+        self.0.as_ref().map(code)
+    }
+}
+
 impl Direction {
-    pub fn new(key: [u8; 32]) -> Direction {
-        Direction { key, frames: 0 }
+    /// With codes by this key.
+    pub fn coded(key: [u8; 32]) -> Direction {
+        Direction { key: Some(key), frames: 0 }
+    }
+
+    /// Without codes, over a link that brings what was sent or fails.
+    pub fn bare() -> Direction {
+        Direction { key: None, frames: 0 }
     }
 
     /// Begins the code of the next frame.
-    fn hasher(&mut self) -> blake3::Hasher {
-        let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        hasher.update(&self.frames.to_le_bytes());
+    fn begin(&mut self) -> Code {
+        let number = self.frames;
         self.frames += 1;
-        hasher
+        Code(self.key.map(|key| {
+            let mut hasher = blake3::Hasher::new_keyed(&key);
+            hasher.update(&number.to_le_bytes());
+            hasher
+        }))
     }
 }
 
@@ -61,7 +87,7 @@ pub struct Frame {
 impl Channel {
     /// Over a link whose keys are agreed upon.
     pub fn new(link: Box<dyn Link>, sent: Direction, received: Direction) -> Channel {
-        Channel { link, sent, received, hasher: blake3::Hasher::new(), bulk_left: 0 }
+        Channel { link, sent, received, code: Code(None), bulk_left: 0 }
     }
 
     /// Sends a frame.
@@ -74,14 +100,14 @@ impl Channel {
         head[0] = kind;
         head[4..8].copy_from_slice(&(body.len() as u32).to_le_bytes());
         head[8..].copy_from_slice(&bulk_len.to_le_bytes());
-        let mut hasher = self.sent.hasher();
-        hasher.update(&head);
-        hasher.update(body);
+        let mut code = self.sent.begin();
+        code.update(&head);
+        code.update(body);
         // What is small goes with one call.
         let mut waiting: Vec<&[u8]> = vec![&head, body];
         let mut waiting_len = HEAD_BYTES + body.len();
         for step in bulk.iter().flat_map(|piece| piece.chunks(STEP_BYTES)) {
-            hasher.update(step);
+            code.update(step);
             waiting.push(step);
             waiting_len += step.len();
             if waiting_len >= STEP_BYTES {
@@ -90,8 +116,8 @@ impl Channel {
                 waiting_len = 0;
             }
         }
-        let code = code(&hasher);
-        waiting.push(&code);
+        let code = code.finish();
+        waiting.extend(code.as_ref().map(|code| &code[..]));
         self.link.send(&waiting).map_err(lost)
     }
 
@@ -99,17 +125,19 @@ impl Channel {
     pub fn receive(&mut self, patience: Option<Duration>) -> Result<Option<Frame>> {
         let mut head = [0; HEAD_BYTES];
         self.link.set_patience(patience).map_err(lost)?;
-        let Some(first) = self.link.receive_first().map_err(lost)? else { return Ok(None) };
+        let some = match self.link.receive_some(&mut head).map_err(lost)? {
+            0 => return Ok(None),
+            some => some,
+        };
         self.link.set_patience(Some(PATIENCE)).map_err(lost)?;
-        head[0] = first;
-        self.link.receive(&mut head[1..]).map_err(lost)?;
+        self.link.receive(&mut head[some..]).map_err(lost)?;
         let body_len = u32::from_le_bytes(head[4..8].try_into().expect("4 of 16 bytes")) as usize;
         let bulk = u64::from_le_bytes(head[8..].try_into().expect("8 of 16 bytes"));
         if head[1..4] != [0; 3] || body_len > BODY_BYTES_MAX || bulk > BULK_BYTES_MAX {
             return Err(Error::corrupt("a frame with a head that cannot be"));
         }
-        self.hasher = self.received.hasher();
-        self.hasher.update(&head);
+        self.code = self.received.begin();
+        self.code.update(&head);
         let mut body = Vec::new();
         // Memory only for what has come: the length is proven last.
         while body.len() < body_len {
@@ -117,7 +145,7 @@ impl Channel {
             body.resize((start + STEP_BYTES).min(body_len), 0);
             self.link.receive(&mut body[start..]).map_err(lost)?;
         }
-        self.hasher.update(&body);
+        self.code.update(&body);
         self.bulk_left = bulk;
         if bulk == 0 {
             self.finish()?;
@@ -137,7 +165,7 @@ impl Channel {
         }
         for step in buffer.chunks_mut(STEP_BYTES) {
             self.link.receive(step).map_err(lost)?;
-            self.hasher.update(step);
+            self.code.update(step);
             self.bulk_left -= step.len() as u64;
         }
         Ok(())
@@ -156,9 +184,10 @@ impl Channel {
     /// Receives the code of a frame with bulk, when all of that was received. Only now anything of the frame may be believed.
     pub fn finish(&mut self) -> Result<()> {
         debug_assert_eq!(self.bulk_left, 0, "all bulk comes before the code");
+        let Some(ours) = self.code.finish() else { return Ok(()) };
         let mut theirs = [0; CODE_BYTES];
         self.link.receive(&mut theirs).map_err(lost)?;
-        if same(&code(&self.hasher), &theirs) {
+        if same(&ours, &theirs) {
             return Ok(());
         }
         Err(Error::corrupt("a frame is not what was sent: its code is wrong"))

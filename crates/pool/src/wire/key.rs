@@ -4,14 +4,42 @@ use std::fmt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use stdchk_object::error::Context;
 use stdchk_object::{Error, Kind, Result};
 
-/// What all members of a pool know, and nobody else.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Key([u8; 32]);
+use super::tls::Tls;
 
+/// What all members of a pool know, and nobody else; and with it how their connections are protected.
+#[derive(Clone)]
+pub struct Key {
+    secret: [u8; 32],
+    /// The pool's certificate and what goes with it, unless connections are not encrypted.
+    tls: Option<Arc<Tls>>,
+}
+
+/// How connections are protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// By TLS 1.3: nobody else can read what goes by.
+    Tls,
+    /// By codes: nobody else can change what goes by.
+    Plain,
+}
+
+impl Protection {
+    /// As it is written in a key's file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Protection::Tls => "tls",
+            Protection::Plain => "plain",
+        }
+    }
+}
+
+/// What the certificate's key is derived for.
+const CERTIFICATE: &str = "stdchk wire 1 certificate";
 /// Bytes of a proof or of the code of a frame.
 pub const CODE_BYTES: usize = 16;
 /// Bytes that each side adds to what a connection's keys are made of.
@@ -42,8 +70,36 @@ impl Side {
 
 impl Key {
     /// A new key.
-    pub fn random() -> Result<Key> {
-        nonce().map(Key)
+    pub fn random(protection: Protection) -> Result<Key> {
+        Key::new(nonce()?, protection)
+    }
+
+    fn new(secret: [u8; 32], protection: Protection) -> Result<Key> {
+        let tls = match protection {
+            Protection::Tls => Some(Arc::new(Tls::of_seed(&blake3::derive_key(CERTIFICATE, &secret))?)),
+            Protection::Plain => None,
+        };
+        Ok(Key { secret, tls })
+    }
+
+    /// How connections are protected.
+    pub fn protection(&self) -> Protection {
+        if self.tls.is_some() { Protection::Tls } else { Protection::Plain }
+    }
+
+    /// The certificate of all members, in DER, where they have one.
+    pub fn certificate(&self) -> Option<&[u8]> {
+        self.tls.as_ref().map(|tls| tls.certificate())
+    }
+
+    /// The SHA-256 of the certificate, in hexadecimal digits.
+    pub fn certificate_fingerprint(&self) -> Option<String> {
+        let digest = ring::digest::digest(&ring::digest::SHA256, self.certificate()?);
+        Some(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    pub(super) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_deref()
     }
 
     /// Reads a key from a file.
@@ -61,12 +117,12 @@ impl Key {
 
     /// A secret for some other use, from which this key does not follow.
     pub fn derive(&self, purpose: &str) -> [u8; 32] {
-        blake3::derive_key(purpose, &self.0)
+        blake3::derive_key(purpose, &self.secret)
     }
 
     /// What shows that a side knows the key, without telling it.
     pub fn proof(&self, side: Side, nonces: &[u8]) -> [u8; CODE_BYTES] {
-        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        let mut hasher = blake3::Hasher::new_keyed(&self.secret);
         hasher.update(side.word());
         hasher.update(nonces);
         code(&hasher)
@@ -75,7 +131,7 @@ impl Key {
     /// The key of what a side sends in one connection.
     pub fn of_direction(&self, side: Side, nonces: &[u8]) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_derive_key(side.context());
-        hasher.update(&self.0);
+        hasher.update(&self.secret);
         hasher.update(nonces);
         *hasher.finalize().as_bytes()
     }
@@ -101,8 +157,14 @@ impl FromStr for Key {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Key> {
-        let bad =
-            || Error::invalid("a pool's key is 64 hexadecimal digits, as 'stdchk pool key' prints them");
+        let bad = || {
+            Error::invalid(
+                "a pool's key is a word and 64 hexadecimal digits, as 'stdchk pool key' makes them",
+            )
+        };
+        let (word, text) = text.split_once(' ').ok_or_else(bad)?;
+        let protection = [Protection::Tls, Protection::Plain].into_iter().find(|one| one.as_str() == word);
+        let protection = protection.ok_or_else(bad)?;
         if text.len() != 64 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             return Err(bad());
         }
@@ -111,14 +173,23 @@ impl FromStr for Key {
             let digits = std::str::from_utf8(digits).map_err(|_| bad())?;
             *byte = u8::from_str_radix(digits, 16).map_err(|_| bad())?;
         }
-        Ok(Key(bytes))
+        Key::new(bytes, protection)
     }
 }
 
-/// The digits themselves: only for writing a key where it is to be kept.
+impl PartialEq for Key {
+    fn eq(&self, other: &Key) -> bool {
+        (self.secret, self.protection()) == (other.secret, other.protection())
+    }
+}
+
+impl Eq for Key {}
+
+/// The word and the digits themselves: only for writing a key where it is to be kept.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{} ", self.protection().as_str())?;
+        self.secret.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -135,18 +206,25 @@ mod tests {
 
     #[test]
     fn a_key_is_read_as_it_was_written() {
-        let key = Key::random().unwrap();
-        assert_eq!(key.to_string().parse::<Key>().unwrap(), key);
-        assert_ne!(key, Key::random().unwrap());
-        let (long, odd) = ("0".repeat(66), format!("{}+1", "0".repeat(62)));
-        for text in ["", "xyz", &key.to_string()[1..], &long, &odd, &odd.replace("+1", "é")] {
-            assert!(text.parse::<Key>().is_err(), "{text}");
+        for protection in [Protection::Tls, Protection::Plain] {
+            let key = Key::random(protection).unwrap();
+            let again: Key = key.to_string().parse().unwrap();
+            assert_eq!(again, key);
+            assert_eq!(again.certificate(), key.certificate());
+            assert_ne!(key, Key::random(protection).unwrap());
+            let text = key.to_string();
+            let (word, digits) = text.split_once(' ').unwrap();
+            let (long, odd) = (format!("{text}00"), format!("{word} {}+1", "0".repeat(62)));
+            for text in ["", "xyz", digits, &text[..text.len() - 1], &long, &odd, &odd.replace("+1", "é")] {
+                assert!(text.parse::<Key>().is_err(), "{text}");
+            }
         }
     }
 
     #[test]
     fn proofs_differ_by_side_key_and_connection() {
-        let (key, other) = (Key::random().unwrap(), Key::random().unwrap());
+        let new = || Key::random(Protection::Plain).unwrap();
+        let (key, other) = (new(), new());
         let proof = key.proof(Side::Client, &[1; 64]);
         assert!(same(&proof, &key.proof(Side::Client, &[1; 64])));
         for wrong in [

@@ -13,16 +13,60 @@ use stdchk_store::write_pieces;
 pub trait Link: Send {
     /// Sends all of some slices.
     fn send(&mut self, slices: &[&[u8]]) -> io::Result<()>;
-    /// Fills a buffer.
-    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<()>;
-    /// Waits for the first byte of what comes next, for ever if there is no limit; `None` where the other side has ended.
-    fn receive_first(&mut self) -> io::Result<Option<u8>>;
-    /// How long a single step may take before the other side counts as gone.
+    /// Receives some bytes, one at least; 0 where the other side has ended.
+    fn receive_some(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
+    /// How long a single step may take before the other side counts as gone; for ever if there is no limit.
     fn set_patience(&mut self, patience: Option<Duration>) -> io::Result<()>;
-    /// Fills a buffer until a moment at the latest, however slowly it comes.
-    fn receive_until(&mut self, buffer: &mut [u8], deadline: Instant) -> io::Result<()>;
     /// Whether the other side has not ended, as far as is known here.
     fn is_open(&mut self) -> bool;
+
+    /// Fills a buffer.
+    fn receive(&mut self, mut buffer: &mut [u8]) -> io::Result<()> {
+        while !buffer.is_empty() {
+            match self.receive_some(buffer)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                some => buffer = &mut buffer[some..],
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A link of which all must be over at some moment, however slowly bytes come.
+pub struct Hurried<'l> {
+    link: &'l mut dyn Link,
+    deadline: Instant,
+}
+
+impl<'l> Hurried<'l> {
+    /// So long from now.
+    pub fn new(link: &'l mut dyn Link, patience: Duration) -> io::Result<Hurried<'l>> {
+        link.set_patience(Some(patience))?;
+        Ok(Hurried { link, deadline: Instant::now() + patience })
+    }
+}
+
+impl Link for Hurried<'_> {
+    fn send(&mut self, slices: &[&[u8]]) -> io::Result<()> {
+        self.link.send(slices)
+    }
+
+    fn receive_some(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.link.set_patience(Some(left))?;
+        self.link.receive_some(buffer)
+    }
+
+    fn set_patience(&mut self, patience: Option<Duration>) -> io::Result<()> {
+        self.link.set_patience(patience)
+    }
+
+    fn is_open(&mut self) -> bool {
+        self.link.is_open()
+    }
 }
 
 /// Bytes that go to the kernel with one call.
@@ -31,7 +75,11 @@ const SEND_BYTES: usize = 1 << 20;
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
 /// TCP.
-pub struct TcpLink(TcpStream);
+pub struct TcpLink {
+    stream: TcpStream,
+    /// What the kernel was told last.
+    patience: Option<Duration>,
+}
 
 impl TcpLink {
     /// A connection that was made or accepted.
@@ -40,58 +88,38 @@ impl TcpLink {
         sockopt::set_socket_keepalive(&stream, true)?;
         sockopt::set_tcp_keepidle(&stream, KEEPALIVE)?;
         sockopt::set_tcp_keepintvl(&stream, KEEPALIVE / 4)?;
-        Ok(TcpLink(stream))
+        Ok(TcpLink { stream, patience: None })
     }
 }
 
 impl Link for TcpLink {
     fn send(&mut self, slices: &[&[u8]]) -> io::Result<()> {
-        write_pieces(&mut self.0, slices, SEND_BYTES)
+        write_pieces(&mut self.stream, slices, SEND_BYTES)
     }
 
-    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact(buffer)
-    }
-
-    fn receive_first(&mut self) -> io::Result<Option<u8>> {
-        let mut byte = [0];
+    fn receive_some(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            match self.0.read(&mut byte) {
-                Ok(0) => return Ok(None),
-                Ok(_) => return Ok(Some(byte[0])),
+            match self.stream.read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                received => return received,
             }
         }
     }
 
     fn set_patience(&mut self, patience: Option<Duration>) -> io::Result<()> {
-        self.0.set_read_timeout(patience)?;
-        self.0.set_write_timeout(patience)
-    }
-
-    fn receive_until(&mut self, mut buffer: &mut [u8], deadline: Instant) -> io::Result<()> {
-        while !buffer.is_empty() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            self.0.set_read_timeout(Some(left))?;
-            match self.0.read(buffer) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(some) => buffer = &mut buffer[some..],
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+        if self.patience != patience {
+            self.stream.set_read_timeout(patience)?;
+            self.stream.set_write_timeout(patience)?;
+            self.patience = patience;
         }
         Ok(())
     }
 
     fn is_open(&mut self) -> bool {
         // Nothing may come while nothing was asked: what can be read is the end.
-        let nothing_comes = self.0.set_nonblocking(true).is_ok()
-            && self.0.peek(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-        self.0.set_nonblocking(false).is_ok() && nothing_comes
+        let nothing_comes = self.stream.set_nonblocking(true).is_ok()
+            && self.stream.peek(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        self.stream.set_nonblocking(false).is_ok() && nothing_comes
     }
 }
 

@@ -7,8 +7,9 @@ mod link;
 mod question;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 pub use channel::{Channel, Frame};
-pub use key::Key;
+pub use key::{Key, Protection};
 pub use link::{TcpLink, connect, listen};
 pub use question::{ANSWER, Question, REFUSAL, Report, STALE, decode_refusal, encode_refusal, question_word};

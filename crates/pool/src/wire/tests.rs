@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use stdchk_object::{Error, Kind, Result};
 
-use super::{Channel, Key, TcpLink};
+use super::{Channel, Key, Protection, TcpLink};
 
 /// Two ends of a connection.
 fn pair() -> (TcpStream, TcpStream) {
@@ -19,14 +19,17 @@ fn link(stream: TcpStream) -> Box<TcpLink> {
     Box::new(TcpLink::new(stream).unwrap())
 }
 
+/// Bytes that a client sends before its first frame, before the server says anything, and after.
+const GREETING: [usize; 2] = [44, 16];
+
 /// Two sides that talk through somebody who may change what the client sends after the greeting.
 fn through(meddle: impl Fn(Vec<u8>) -> Vec<u8> + Send + 'static) -> (Channel, Channel) {
-    let key = Key::random().unwrap();
+    let key = Key::random(Protection::Plain).unwrap();
     let ((client, mut near), (mut far, server)) = (pair(), pair());
     let (mut back, mut forth) = (far.try_clone().unwrap(), near.try_clone().unwrap());
     std::thread::spawn(move || std::io::copy(&mut back, &mut forth));
     std::thread::spawn(move || {
-        for part in [44, 16] {
+        for part in GREETING {
             let mut greeting = vec![0; part];
             near.read_exact(&mut greeting).unwrap();
             far.write_all(&greeting).unwrap();
@@ -113,16 +116,81 @@ fn frames_cannot_be_left_out_repeated_or_exchanged() {
 
 #[test]
 fn who_has_another_key_gets_nowhere() {
-    let (one, other) = pair();
-    let server = std::thread::spawn(move || Channel::accept(link(other), &Key::random().unwrap()).map(drop));
-    let refused = Channel::begin(link(one), &Key::random().unwrap()).map(drop).unwrap_err();
-    assert_eq!(refused.kind(), Kind::Denied, "{refused}");
-    assert!(server.join().unwrap().is_err());
+    for (ours, theirs) in [
+        (Protection::Plain, Protection::Plain),
+        (Protection::Tls, Protection::Tls),
+        (Protection::Tls, Protection::Plain),
+        (Protection::Plain, Protection::Tls),
+    ] {
+        let (one, other) = pair();
+        let server =
+            std::thread::spawn(move || Channel::accept(link(other), &Key::random(theirs).unwrap()).map(drop));
+        let refused = Channel::begin(link(one), &Key::random(ours).unwrap()).map(drop).unwrap_err();
+        assert_eq!(refused.kind(), Kind::Denied, "{refused}");
+        assert!(server.join().unwrap().is_err(), "{ours:?} {theirs:?}");
+    }
+}
+
+#[test]
+fn within_tls_nothing_is_seen_and_nothing_changed_is_believed() {
+    let key = Key::random(Protection::Tls).unwrap();
+    let secret = vec![b'S'; 300_000];
+    // Everything that the client sends, with one bit changed, in the session or before it.
+    let attempt = |flip: Option<usize>| -> (Vec<u8>, Result<Vec<(u8, Vec<u8>, Vec<u8>)>>) {
+        let ((client, mut near), (mut far, server)) = (pair(), pair());
+        let (mut back, mut forth) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut back, &mut forth));
+        let carrier = std::thread::spawn(move || {
+            let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
+            while let Ok(some @ 1..) = near.read(&mut buffer) {
+                let at = flip.and_then(|at| at.checked_sub(seen.len())).filter(|at| *at < some);
+                if let Some(at) = at {
+                    buffer[at] ^= 0x10;
+                }
+                seen.extend_from_slice(&buffer[..some]);
+                if far.write_all(&buffer[..some]).is_err() {
+                    break;
+                }
+            }
+            let _ = far.shutdown(std::net::Shutdown::Write);
+            seen
+        });
+        let server_key = key.clone();
+        let server =
+            std::thread::spawn(move || Channel::accept(link(server), &server_key).and_then(received));
+        if let Ok(mut client) = Channel::begin(link(client), &key) {
+            let _ = client.send(1, &secret, &[&secret, b"more"]);
+            let _ = client.send(2, b"next", &[]);
+        }
+        (carrier.join().unwrap(), server.join().unwrap())
+    };
+    let (seen, frames) = attempt(None);
+    assert_eq!(
+        frames.unwrap(),
+        [(1, secret.clone(), [&secret[..], b"more"].concat()), (2, b"next".to_vec(), vec![])]
+    );
+    assert!(seen.len() > 600_000 && !seen.windows(8).any(|window| window == [b'S'; 8]));
+    for at in [0, 9, 11, 20, 60, 200, 300, 500, 800, 2000, 300_000, seen.len() - 3] {
+        let (_, frames) = attempt(Some(at));
+        // The last frame may be hurt, and those before it have come; but nothing that is wrong.
+        if let Ok(frames) = frames {
+            assert!(frames.iter().all(|(_, body, _)| *body == secret || body == b"next"), "byte {at}");
+            assert!(frames.len() < 2, "byte {at}: all came as if nothing had been changed");
+        }
+    }
+}
+
+#[test]
+fn all_members_make_the_same_certificate_and_show_no_other() {
+    let key = Key::random(Protection::Tls).unwrap();
+    let again: Key = key.to_string().parse().unwrap();
+    assert_eq!(key.certificate(), again.certificate());
+    assert!(Key::random(Protection::Plain).unwrap().certificate().is_none());
 }
 
 #[test]
 fn rubbish_and_silence_are_not_waited_for_long() {
-    let key = Key::random().unwrap();
+    let key = Key::random(Protection::Plain).unwrap();
     let greet = |bytes: &'static [u8], slowly: bool| -> (Error, Duration) {
         let (mut one, other) = pair();
         let begun = Instant::now();

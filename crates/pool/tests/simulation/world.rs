@@ -12,7 +12,8 @@ use stdchk_catalog_log::{HeardSigns, LogCatalog, clock};
 use stdchk_kit::{Random, SimFs};
 use stdchk_object::{Error, Kind, PackName, Result};
 use stdchk_pool::{
-    Key, Lend, LentDisk, LentMemory, ManagerService, Network, Peer, PoolCatalog, Service, Shelf, Station,
+    Key, Lend, LentDisk, LentMemory, ManagerService, Network, Peer, PoolCatalog, Protection, Service, Shelf,
+    Station,
 };
 use stdchk_store_dir::DirStore;
 
@@ -82,7 +83,7 @@ impl World {
         let manager = Manager { fs: Arc::new(SimFs::new()), running: None };
         let world = Rc::new(World {
             random: RefCell::new(Random::new(seed)),
-            key: Key::random().unwrap(),
+            key: Key::random(Protection::Plain).unwrap(),
             manager: RefCell::new(manager),
             nodes: RefCell::default(),
             acting: RefCell::default(),

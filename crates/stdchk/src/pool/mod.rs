@@ -14,7 +14,7 @@ use stdchk_object::error::Context;
 use stdchk_object::{Error, Kind, Result};
 
 pub use stdchk_catalog::{Class, Medium};
-pub use stdchk_pool::Key;
+pub use stdchk_pool::{Key, Protection};
 
 pub use lender::{Lender, LenderOptions};
 pub use manager::{Catalog, Manager, ManagerOptions, found};
@@ -29,11 +29,11 @@ pub const SCHEME: &str = "pool://";
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Writes a new key to a file that must not exist, and that only its owner may read.
-pub fn make_key(path: &Path) -> Result<Key> {
+pub fn make_key(path: &Path, protection: Protection) -> Result<Key> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
     let cannot = || format!("cannot write a key to {}", path.display());
-    let key = Key::random()?;
+    let key = Key::random(protection)?;
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path).context(cannot)?;
     file.write_all(format!("{key}\n").as_bytes()).and_then(|()| file.sync_all()).context(cannot)?;
     Ok(key)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use stdchk_catalog_etcd::{Etcd, EtcdJournal, EtcdObjects, EtcdSigns, Login, SCHEMES};
 use stdchk_catalog_log::{HeardSigns, LogCatalog};
 use stdchk_object::{Error, Result};
-use stdchk_pool::{Key, ManagerService, Peer, PoolCatalog};
+use stdchk_pool::{Key, ManagerService, Peer, PoolCatalog, Protection};
 use stdchk_store::Objects;
 
 use super::SCHEME;
@@ -50,7 +50,7 @@ fn addresses_of(place: &str) -> Result<&str> {
 /// Whether a place could be a pool's: `pool://host:port`, or `etcd://host:port,host:port/prefix`.
 pub fn check_place(place: &str) -> Result<()> {
     match is_etcd(place) {
-        true => etcd_at(place, &Key::random()?).map(drop),
+        true => etcd_at(place, &Key::random(Protection::Plain)?).map(drop),
         false => addresses_of(place).map(drop),
     }
 }

@@ -1,12 +1,14 @@
 //! pool: lending, and those who keep the names of what is lent.
 
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use stdchk::pool::{
-    self, Catalog, Class, Key, Lender, LenderOptions, Manager, ManagerOptions, MemberStatus, Status,
+    self, Catalog, Class, Key, Lender, LenderOptions, Manager, ManagerOptions, MemberStatus, Protection,
+    Status,
 };
 use stdchk::{Error, Kind, Result, tier};
 
@@ -18,11 +20,7 @@ const LISTEN: &str = "127.0.0.1:7117";
 
 pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
     match verb {
-        PoolVerb::Key { file } => {
-            pool::make_key(file)?;
-            let file = file.display().to_string();
-            out.did(|| json!({ "key": file }), || format!("wrote the key of a new pool to {file}"));
-        }
+        PoolVerb::Key { file, plain } => make_key(out, file, *plain)?,
         PoolVerb::Start { listen, state, catalog, replicas, erasure, stripe, patience, metrics } => {
             let class = Class { replicas: *replicas, code: *erasure, stripe: *stripe };
             let only_founds = catalog.is_some() && listen.is_none();
@@ -93,6 +91,25 @@ pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
         }
     }
     Ok(0)
+}
+
+fn make_key(out: &Out, file: &Path, plain: bool) -> Result<()> {
+    let protection = if plain { Protection::Plain } else { Protection::Tls };
+    let key = pool::make_key(file, protection)?;
+    let file = file.display().to_string();
+    let fingerprint = key.certificate_fingerprint();
+    out.did(
+        || json!({ "key": file, "protection": protection.as_str(), "certificate_sha256": fingerprint }),
+        || match &fingerprint {
+            Some(print) => {
+                format!("wrote the key of a new pool to {file}; its certificate has the SHA-256 {print}")
+            }
+            None => format!(
+                "wrote the key of a new pool to {file}; what goes between its members is not encrypted"
+            ),
+        },
+    );
+    Ok(())
 }
 
 fn removed(out: &Out, id: u64, does: &str) {
