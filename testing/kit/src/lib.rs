@@ -4,10 +4,12 @@
 mod etcd;
 pub mod generate;
 pub mod hostile;
+mod hosts;
 mod s3;
 mod sim_fs;
 
 pub use etcd::EtcdCluster;
 pub use generate::Random;
+pub use hosts::Hosts;
 pub use s3::S3Server;
 pub use sim_fs::{Fault, SimFs};

@@ -2,6 +2,7 @@
 
 mod catalog;
 mod objects;
+mod pace;
 mod peer;
 mod shards;
 mod simulation;

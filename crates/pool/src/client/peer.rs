@@ -1,6 +1,6 @@
 //! Another process, and the connections to it.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use stdchk_object::error::Context;
 use stdchk_object::wire::Reader;
 use stdchk_object::{Error, Kind, Result};
 
+use super::pace::{Pace, Watch};
 use super::simulation::{Network, network};
 use crate::server::{Refusal, Service, answer_here};
 use crate::wire::{ANSWER, Channel, Frame, Key, Question, REFUSAL, Report, STALE, connect, decode_refusal};
@@ -22,6 +23,10 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 const SYNC_PATIENCE: Duration = Duration::from_secs(120);
 /// How long somebody who could not be reached is not tried again, where there are others to ask.
 const SUSPICION: Duration = Duration::from_secs(2);
+/// How long somebody who was much slower than others is asked after them.
+const SLOWNESS: Duration = Duration::from_secs(30);
+/// Bytes between two looks at how long they take.
+const WATCHED_BYTES: usize = 256 << 10;
 
 /// Another process of the pool.
 pub struct Peer {
@@ -36,6 +41,11 @@ pub struct Peer {
     key: Key,
     idle: Mutex<Vec<Channel>>,
     suspected: Mutex<Option<Instant>>,
+    /// How fast everybody is, where packs are exchanged; and since when this one is known to be slower.
+    pace: Option<Arc<Pace>>,
+    slow: Mutex<Option<Instant>>,
+    /// It may be as slow as it likes until it has shown that it is not.
+    is_borne: AtomicBool,
 }
 
 /// What was answered.
@@ -83,6 +93,9 @@ impl Peer {
             key,
             idle: Mutex::default(),
             suspected: Mutex::default(),
+            pace: None,
+            slow: Mutex::default(),
+            is_borne: AtomicBool::new(false),
         }
     }
 
@@ -91,9 +104,9 @@ impl Peer {
         Peer { service: Some(service), ..Peer::new(place, key) }
     }
 
-    /// The benefactor of that identity, which listens at `address`.
-    pub fn of_member(member: u64, address: &str, key: Key) -> Peer {
-        Peer { member: Some(member), ..Peer::new(address, key) }
+    /// The benefactor of that identity, which listens at `address`, and is compared with the others of the same pace.
+    pub fn of_member(member: u64, address: &str, key: Key, pace: Arc<Pace>) -> Peer {
+        Peer { member: Some(member), pace: Some(pace), ..Peer::new(address, key) }
     }
 
     /// Where it listens.
@@ -109,9 +122,24 @@ impl Peer {
         self.suspected.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Whether it could not be reached a moment ago.
+    fn slow(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.slow.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Whether it could not be reached a moment ago, or is slow.
     pub fn is_suspected(&self) -> bool {
-        self.suspected().is_some_and(|since| clock::since(since) < SUSPICION)
+        self.suspected().is_some_and(|since| clock::since(since) < SUSPICION) || self.is_slow()
+    }
+
+    /// Whether others were much faster a while ago.
+    pub fn is_slow(&self) -> bool {
+        self.slow().is_some_and(|since| clock::since(since) < SLOWNESS)
+    }
+
+    /// There is nobody else: it may take as long as it must.
+    pub fn bear(&self) {
+        *self.slow() = None;
+        self.is_borne.store(true, Ordering::Relaxed);
     }
 
     fn connect(&self) -> Result<Channel> {
@@ -158,43 +186,82 @@ impl Peer {
         asked
     }
 
+    /// Looks how long a pack takes that somebody else might bring, or take, faster. A shard has to go where it belongs.
+    fn watch(&self, question: &Question) -> Watch<'_> {
+        let is_pack = match question {
+            Question::Read { .. } => true,
+            Question::Put { item, .. } => item.shard.is_none(),
+            _ => false,
+        };
+        let is_watched = is_pack && !self.is_borne.load(Ordering::Relaxed);
+        Watch::begin(self.pace.as_deref().filter(|_| is_watched))
+    }
+
+    /// A transfer is over, and went as it should; or it did not, and another one is to be asked.
+    fn judge(&self, watch: Watch, failure: Option<&Failure>) {
+        match failure {
+            None => {
+                if watch.done() {
+                    *self.slow() = None;
+                    self.is_borne.store(false, Ordering::Relaxed);
+                }
+            }
+            Some(Failure::Lost(_)) if watch.is_over() => {
+                tracing::debug!("{} is slow", self.address);
+                *self.slow() = Some(clock::now());
+            }
+            Some(_) => {}
+        }
+    }
+
     fn exchange(
         &self,
         question: &Question,
         bulk: &[&[u8]],
         buffers: Option<&mut [&mut [u8]]>,
     ) -> std::result::Result<Answer, Failure> {
+        let mut watch = self.watch(question);
+        let asked = self.exchange_watched(question, bulk, buffers, &mut watch);
+        self.judge(watch, asked.as_ref().err());
+        asked
+    }
+
+    fn exchange_watched(
+        &self,
+        question: &Question,
+        bulk: &[&[u8]],
+        buffers: Option<&mut [&mut [u8]]>,
+        watch: &mut Watch,
+    ) -> std::result::Result<Answer, Failure> {
         let (kind, body) = question.encode();
-        let patience = Some(match question {
+        let patience = match question {
             Question::Sync { .. } => SYNC_PATIENCE,
             _ => ANSWER_PATIENCE,
-        });
+        };
+        let mut say = |channel: &mut Channel| {
+            channel.send_watched(kind, &body, bulk, &mut |bytes| watch.moved(bytes))?;
+            channel.receive(Some(watch.left(patience)))
+        };
         // A connection that was kept may have ended since. What has been asked already is asked again only where that does no harm.
         let kept = self.idle().pop().and_then(|mut channel| channel.is_open().then_some(channel));
         let resumed = match kept {
             None => None,
-            Some(mut channel) => {
-                match channel.send(kind, &body, bulk).and_then(|()| channel.receive(patience)) {
-                    Ok(Some(frame)) => Some((channel, frame)),
-                    _ if question.may_repeat() => None,
-                    Ok(None) => return Err(Failure::Lost(ended())),
-                    Err(error) => return Err(Failure::Lost(error)),
-                }
-            }
+            Some(mut channel) => match say(&mut channel) {
+                Ok(Some(frame)) => Some((channel, frame)),
+                _ if question.may_repeat() => None,
+                Ok(None) => return Err(Failure::Lost(ended())),
+                Err(error) => return Err(Failure::Lost(error)),
+            },
         };
         let (mut channel, frame) = match resumed {
             Some(resumed) => resumed,
             None => {
                 let mut channel = self.connect().map_err(Failure::Lost)?;
-                channel.send(kind, &body, bulk).map_err(Failure::Lost)?;
-                let frame = channel
-                    .receive(patience)
-                    .and_then(|frame| frame.ok_or_else(ended))
-                    .map_err(Failure::Lost)?;
-                (channel, frame)
+                let said = say(&mut channel).and_then(|frame| frame.ok_or_else(ended));
+                (channel, said.map_err(Failure::Lost)?)
             }
         };
-        let answer = read_answer(&mut channel, frame, buffers)?;
+        let answer = read_answer(&mut channel, frame, buffers, watch)?;
         let mut idle = self.idle();
         if idle.len() < IDLE_MAX {
             idle.push(channel);
@@ -270,6 +337,7 @@ fn read_answer(
     channel: &mut Channel,
     frame: Frame,
     buffers: Option<&mut [&mut [u8]]>,
+    watch: &mut Watch,
 ) -> std::result::Result<std::result::Result<Answer, Failure>, Failure> {
     let mut bulk = Vec::new();
     let receive = || -> Result<()> {
@@ -283,14 +351,20 @@ fn read_answer(
         }
         match buffers {
             Some(buffers) if frame.kind == ANSWER => {
-                buffers.iter_mut().try_for_each(|buffer| channel.receive_bulk(buffer))?;
+                for part in buffers.iter_mut().flat_map(|buffer| buffer.chunks_mut(WATCHED_BYTES)) {
+                    channel.receive_bulk(part)?;
+                    watch.moved(part.len())?;
+                }
             }
             _ => {
-                const STEP: u64 = 1 << 20;
                 while (bulk.len() as u64) < frame.bulk {
                     let start = bulk.len();
-                    bulk.resize((start as u64 + STEP).min(frame.bulk) as usize, 0);
+                    bulk.resize(
+                        (start + WATCHED_BYTES).min(usize::try_from(frame.bulk).unwrap_or(usize::MAX)),
+                        0,
+                    );
                     channel.receive_bulk(&mut bulk[start..])?;
+                    watch.moved(bulk.len() - start)?;
                 }
             }
         }

@@ -54,6 +54,9 @@ impl<'v> Spread<'v> {
                 failure.get_or_insert_with(|| Error::new(Kind::Io, text));
                 continue;
             }
+            if self.is_deep {
+                peer.bear();
+            }
             match ask(peer, item) {
                 Ok(found) => return Ok((id, found)),
                 Err(Failure::Refused(error)) if error.kind() == Kind::NotFound => {}

@@ -96,6 +96,9 @@ impl PoolStore {
                 if outcome.is_some() || peer.is_suspected() != suspects {
                     return outcome.is_some();
                 }
+                if suspects {
+                    peer.bear();
+                }
                 match peer.try_ask(&question, pieces, None) {
                     Ok(_) => outcome = Some(Put::Done),
                     Err(Failure::Stale(_)) => outcome = Some(Put::Stale),
@@ -253,12 +256,19 @@ fn ask_holders<T>(
 ) -> Result<T> {
     // Those who did not answer a moment ago are asked last.
     holders.sort_by_key(|&id| view.peer(id).is_suspected());
-    let mut failures = Vec::new();
-    for id in holders {
+    let (mut failures, mut slow) = (Vec::new(), Vec::new());
+    let mut next = holders.into_iter();
+    // Those who are slow are asked once more, and waited for, when nobody else has it.
+    while let Some(id) = next.next().or_else(|| slow.pop()) {
         let peer = view.peer(id);
+        let is_patient = next.len() == 0 && peer.is_slow();
+        if is_patient {
+            peer.bear();
+        }
         match ask(peer) {
             Ok(found) => return Ok(found),
             Err(Failure::Refused(error)) if error.kind() == Kind::NotFound => {}
+            Err(_) if peer.is_slow() => slow.push(id),
             Err(failure) => {
                 let says_more = matches!(failure, Failure::Refused(_));
                 let error = failure.into_error(peer.address());

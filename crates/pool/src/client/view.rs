@@ -8,6 +8,7 @@ use stdchk_object::PackName;
 use stdchk_placement::{Benefactor, Epoch, weight_of};
 
 use super::Peer;
+use super::pace::Pace;
 use crate::wire::Key;
 
 /// How far down its order a shard is looked for.
@@ -25,6 +26,7 @@ pub struct View {
     pub epochs: Vec<Epoch>,
     /// In order, so that everybody who knows the same asks in the same one.
     peers: BTreeMap<u64, Arc<Peer>>,
+    pace: Arc<Pace>,
 }
 
 /// The key by which a pack is placed.
@@ -47,22 +49,22 @@ fn domain_of(word: &str) -> u32 {
 impl View {
     /// A pool as the catalog has it. Connections to members that are known stay.
     pub fn new(pool: &Pool, before: Option<&View>, key: &Key) -> View {
+        let pace = before.map(|view| view.pace.clone()).unwrap_or_default();
+        let new = |member: &Member| {
+            Arc::new(Peer::of_member(member.id, &member.address, key.clone(), pace.clone()))
+        };
         let mut peers = BTreeMap::new();
         let mut epochs = Vec::new();
         for (number, members) in pool.epochs() {
             for member in &members {
                 let known = before.and_then(|view| view.peers.get(&member.id));
                 let known = known.filter(|peer| peer.address() == member.address);
-                let peer = || {
-                    known
-                        .cloned()
-                        .unwrap_or_else(|| Arc::new(Peer::of_member(member.id, &member.address, key.clone())))
-                };
+                let peer = || known.cloned().unwrap_or_else(|| new(member));
                 peers.entry(member.id).or_insert_with(peer);
             }
             epochs.push(Epoch { number, members: members.iter().map(benefactor).collect() });
         }
-        View { class: pool.class().unwrap_or_default(), epochs, peers }
+        View { class: pool.class().unwrap_or_default(), epochs, peers, pace }
     }
 
     /// The current epoch.

@@ -274,13 +274,21 @@ impl Keeper {
 
     fn secure_copies(&self, view: &View, name: PackName) -> Result<bool> {
         let mut failures = Vec::new();
-        let takers = view.takers(name, |id| {
-            id == self.id || self.give_to(view, id, name.into()).map_err(|error| failures.push(error)).is_ok()
-        });
+        let give = |failures: &mut Vec<Error>| {
+            let mut give_to =
+                |id| self.give_to(view, id, name.into()).map_err(|error| failures.push(error)).is_ok();
+            view.takers(name, |id| id == self.id || give_to(id))
+        };
         let stays = view.members().any(|(id, _)| id == self.id);
         // Who leaves is done when all who can have it do.
         let most = if stays { usize::MAX } else { view.current().members.len().max(1) };
         let wanted = usize::from(view.class.replicas).min(most);
+        let mut takers = give(&mut failures);
+        if takers.len() < wanted && view.members().any(|(_, peer)| peer.is_slow()) {
+            view.members().for_each(|(_, peer)| peer.bear());
+            failures.clear();
+            takers = give(&mut failures);
+        }
         if takers.len() >= wanted {
             return Ok(stays && (takers.contains(&self.id) || takers != view.takers(name, |_| true)));
         }
@@ -325,6 +333,9 @@ impl Keeper {
                 Err(Failure::Refused(error)) if error.kind() == Kind::NotFound => false,
                 Err(failure) => return Err(failed(failure)),
             };
+            if item.shard.is_none() && peer.is_slow() {
+                return Err(Error::new(Kind::Io, format!("{} was slow a while ago", peer.address())));
+            }
             let question = Question::Put { epoch, item, replaces, is_copy: true };
             match with(&|pieces| peer.try_ask(&question, pieces, None).map(drop))? {
                 Ok(_) => return Ok(()),

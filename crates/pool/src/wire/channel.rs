@@ -92,6 +92,17 @@ impl Channel {
 
     /// Sends a frame.
     pub fn send(&mut self, kind: u8, body: &[u8], bulk: &[&[u8]]) -> Result<()> {
+        self.send_watched(kind, body, bulk, &mut |_| Ok(()))
+    }
+
+    /// Sends a frame, and says of the bulk how many bytes have gone; an error of `moved` ends the connection.
+    pub fn send_watched(
+        &mut self,
+        kind: u8,
+        body: &[u8],
+        bulk: &[&[u8]],
+        moved: &mut dyn FnMut(usize) -> Result<()>,
+    ) -> Result<()> {
         let bulk_len: u64 = bulk.iter().map(|piece| piece.len() as u64).sum();
         if body.len() > BODY_BYTES_MAX || bulk_len > BULK_BYTES_MAX {
             return Err(Error::invalid("a message is longer than a frame may be"));
@@ -112,13 +123,15 @@ impl Channel {
             waiting_len += step.len();
             if waiting_len >= STEP_BYTES {
                 self.link.send(&waiting).map_err(lost)?;
+                moved(waiting_len)?;
                 waiting.clear();
                 waiting_len = 0;
             }
         }
         let code = code.finish();
         waiting.extend(code.as_ref().map(|code| &code[..]));
-        self.link.send(&waiting).map_err(lost)
+        self.link.send(&waiting).map_err(lost)?;
+        moved(waiting_len)
     }
 
     /// Waits for the next frame, so long for its first byte; `None` when the other side has ended between two of them.

@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
+use stdchk_kit::Hosts;
+
 /// A process that is ended with the test.
 pub struct Process {
     pub child: Child,
@@ -88,6 +90,8 @@ pub struct Pool {
     pub place: String,
     /// What its processes find in their environment besides.
     pub environment: Vec<(&'static str, String)>,
+    /// Where they run, if not all on this host. The manager and those who save are at the hub.
+    pub hosts: Option<Hosts>,
 }
 
 impl Pool {
@@ -97,9 +101,25 @@ impl Pool {
 
     pub fn start_in(class: &'static [&'static str], environment: Vec<(&'static str, String)>) -> Pool {
         let dir = tempfile::tempdir().expect("a directory");
-        let mut pool =
-            Pool { dir, class, manager: None, place: "pool://127.0.0.1:0".to_owned(), environment };
+        let mut pool = Pool {
+            dir,
+            class,
+            manager: None,
+            place: "pool://127.0.0.1:0".to_owned(),
+            environment,
+            hosts: None,
+        };
         assert!(pool.run(&["pool", "key", pool.path("key").to_str().expect("text")]).status.success());
+        pool.manage();
+        pool
+    }
+
+    /// One whose benefactors have hosts of their own, from 1 on.
+    pub fn start_on(hosts: Hosts, class: &'static [&'static str]) -> Pool {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = format!("pool://{}:0", hosts.address(0));
+        let mut pool = Pool { dir, class, manager: None, place, environment: Vec::new(), hosts: Some(hosts) };
+        pool.succeed(&["pool", "key", pool.path("key").to_str().expect("text")]);
         pool.manage();
         pool
     }
@@ -107,7 +127,7 @@ impl Pool {
     /// One without a manager, whose names are in etcd.
     pub fn in_etcd(class: &'static [&'static str], place: String) -> Pool {
         let dir = tempfile::tempdir().expect("a directory");
-        let pool = Pool { dir, class, manager: None, place, environment: Vec::new() };
+        let pool = Pool { dir, class, manager: None, place, environment: Vec::new(), hosts: None };
         assert!(pool.run(&["pool", "key", pool.path("key").to_str().expect("text")]).status.success());
         let found = ["pool", "start", "--catalog", &pool.place, "--patience", "4s"];
         pool.succeed(&[&found, class].concat());
@@ -126,7 +146,15 @@ impl Pool {
     }
 
     pub fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_stdchk"));
+        self.command_on(0)
+    }
+
+    pub fn command_on(&self, host: usize) -> Command {
+        let program = env!("CARGO_BIN_EXE_stdchk");
+        let mut command = match &self.hosts {
+            Some(hosts) => hosts.command(host, program),
+            None => Command::new(program),
+        };
         command.env("STDCHK_STORE", &self.place).env("STDCHK_POOL_KEY", self.path("key"));
         command.env_remove("STDCHK_LOG");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
@@ -161,6 +189,17 @@ impl Pool {
             .args(["pool", "join", &self.place, "--json", "--domain", &format!("host={domain}")])
             .args(lend);
         Process::start(command)
+    }
+
+    /// A benefactor on a host of its own.
+    pub fn join_on(&self, host: usize, lend: &[&str]) -> Process {
+        let hosts = self.hosts.as_ref().expect("hosts");
+        let mut command = self.command_on(host);
+        command.args(["pool", "join", &self.place, "--json", "--domain", &format!("host={host}")]);
+        command.args(["--listen", &format!("{}:0", hosts.address(host))]).args(lend);
+        let process = Process::start(command);
+        hosts.runs(host, process.child.id());
+        process
     }
 
     pub fn lenders(&self, count: usize) -> Vec<Process> {
@@ -227,4 +266,16 @@ pub fn state(step: u64) -> Vec<u8> {
 
 pub fn exit_code(output: &Output) -> i32 {
     output.status.code().expect("an exit code")
+}
+
+/// Every file of a folder and of those in it.
+pub fn files_below(folder: &std::path::Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+        match entry.path().is_dir() {
+            true => files.extend(files_below(&entry.path())),
+            false => files.push(entry.path()),
+        }
+    }
+    files
 }

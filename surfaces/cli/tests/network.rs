@@ -1,0 +1,244 @@
+//! Pools of hosts of which some cannot be reached, are slow, are full, or come back with what they had.
+
+mod pools;
+
+use std::time::{Duration, Instant};
+
+use pools::{Pool, Process, exit_code};
+use stdchk_kit::Hosts;
+
+/// What a save may take where somebody cannot be reached.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn saved(save: Process) -> bool {
+    let begun = Instant::now();
+    let saved = save.output();
+    let said = String::from_utf8_lossy(&saved.stderr).into_owned();
+    assert!(saved.status.success() || said.contains("stdchk: "), "a clear error: {said}");
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    saved.status.success()
+}
+
+/// Less than it takes to give one pack to the slow one, and much less than to get it back.
+const SLOW: Duration = Duration::from_secs(25);
+
+/// Waits until so many members are heard.
+fn until_heard(pool: &Pool, members: usize) {
+    let begun = Instant::now();
+    loop {
+        let status = pool.succeed(&["pool", "status", "--json"]);
+        let silent = status.matches("\"state\":\"silent\"").count();
+        if silent == 0 && status.matches("\"benefactor\":").count() == members {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{members} wanted: {status}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn lenders(pool: &Pool, hosts: usize, lend: impl Fn(usize) -> Vec<String>) -> Vec<Process> {
+    let join = |host| {
+        let lend = lend(host);
+        pool.join_on(host, &lend.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    (1..=hosts).map(join).collect()
+}
+
+fn memory(_: usize) -> Vec<String> {
+    ["--memory", "512MiB"].map(str::to_owned).into()
+}
+
+/// Each lends a folder.
+fn folders(pool: &Pool) -> impl Fn(usize) -> Vec<String> {
+    let dir = pool.dir.path().to_owned();
+    move |host| {
+        let folder = dir.join(format!("lent{host}")).to_str().expect("text").to_owned();
+        ["--disk", &folder, "--size", "1GiB"].map(str::to_owned).into()
+    }
+}
+
+#[test]
+fn who_is_cut_off_is_done_without_and_comes_back_with_old_data() {
+    let pool = Pool::start_on(Hosts::new(4), &["--replicas", "2"]);
+    let hosts = pool.hosts.as_ref().expect("hosts");
+    let _lenders = lenders(&pool, 4, folders(&pool));
+    assert!(saved(pool.save(1)));
+    // In the middle of a save; and then for so long that it is lost.
+    let save = pool.save(2);
+    std::thread::sleep(Duration::from_millis(40));
+    hosts.cut(1);
+    let second = saved(save);
+    until_heard(&pool, 3);
+    pool.settle();
+    assert!(saved(pool.save(3)));
+    let expected: &[u64] = if second { &[1, 2, 3] } else { &[1, 3] };
+    assert_eq!(pool.check_all(), expected);
+    // While it is away things are forgotten, and cleared away, of which it knows nothing.
+    pool.succeed(&["forget", "melt@1"]);
+    (0..3).for_each(|_| drop(pool.succeed(&["gc"])));
+    hosts.mend(1);
+    until_heard(&pool, 4);
+    pool.settle();
+    assert_eq!(pool.check_all(), expected[1..]);
+    pool.succeed(&["verify"]);
+    // What it brought is not needed, and goes.
+    pool.succeed(&["forget", "melt", "--all"]);
+    (0..3).for_each(|_| drop(pool.succeed(&["gc"])));
+    let begun = Instant::now();
+    loop {
+        let status = pool.succeed(&["pool", "status", "--json"]);
+        if status.matches("\"packs\":0").count() == 4 {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "packs that nobody needs: {status}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn two_benefactors_that_do_not_hear_each_other() {
+    let pool = Pool::start_on(Hosts::new(4), &["--replicas", "2"]);
+    let hosts = pool.hosts.as_ref().expect("hosts");
+    let _lenders = lenders(&pool, 4, memory);
+    if !hosts.part(1, 2) {
+        eprintln!("not tested: network namespaces are not allowed here");
+        return;
+    }
+    for step in 1..=3 {
+        assert!(saved(pool.save(step)));
+    }
+    assert_eq!(pool.check_all(), [1, 2, 3]);
+    pool.succeed(&["verify"]);
+}
+
+#[test]
+fn who_cannot_reach_the_manager_is_told_so_and_may_try_again() {
+    let pool = Pool::start_on(Hosts::new(4), &["--replicas", "2"]);
+    let hosts = pool.hosts.as_ref().expect("hosts");
+    let _lenders = lenders(&pool, 3, memory);
+    let from_afar = |step: u64| {
+        std::fs::write(pool.path("state.bin"), pools::state(step)).expect("a file");
+        let mut command = pool.command_on(4);
+        command.args(["save", "melt", "--step", &step.to_string()]).arg(pool.path("state.bin"));
+        let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn();
+        let process = Process { child: child.expect("the binary starts"), said: String::new() };
+        hosts.runs(4, process.child.id());
+        process
+    };
+    assert!(saved(from_afar(1)));
+    for after in [20, 90, 150] {
+        let save = from_afar(2);
+        std::thread::sleep(Duration::from_millis(after));
+        hosts.cut(4);
+        std::thread::sleep(Duration::from_secs(2));
+        hosts.mend(4);
+        let committed = saved(save);
+        let listed = pool.check_all();
+        // Whoever was told that it is there can rely on it.
+        assert!(listed == [1, 2] || !committed && listed == [1], "{committed} {listed:?}");
+        if listed.len() == 2 {
+            pool.succeed(&["forget", "melt@2"]);
+        }
+    }
+    assert!(saved(from_afar(3)));
+    assert_eq!(pool.check_all(), [1, 3]);
+}
+
+#[test]
+fn a_slow_benefactor_holds_nobody_up_for_long() {
+    let pool = Pool::start_on(Hosts::new(5), &["--replicas", "2"]);
+    let hosts = pool.hosts.as_ref().expect("hosts");
+    let _lenders = lenders(&pool, 5, memory);
+    if !hosts.slow(1, 256 << 10) {
+        eprintln!("not tested: network namespaces are not allowed here");
+        return;
+    }
+    for step in 1..=3 {
+        let begun = Instant::now();
+        assert!(saved(pool.save(step)));
+        assert!(begun.elapsed() < SLOW, "{:?}", begun.elapsed());
+    }
+    assert_eq!(pool.check_all(), [1, 2, 3]);
+}
+
+#[test]
+fn nobody_is_faster_than_the_slow_one_who_is_alone() {
+    let pool = Pool::start_on(Hosts::new(1), &[]);
+    let hosts = pool.hosts.as_ref().expect("hosts");
+    let _lenders = lenders(&pool, 1, memory);
+    if !hosts.slow(1, 768 << 10) {
+        eprintln!("not tested: network namespaces are not allowed here");
+        return;
+    }
+    let part = &pools::state(1)[..6 << 20];
+    let file = pool.path("part.bin");
+    std::fs::write(&file, part).expect("a file");
+    pool.succeed(&["save", "melt", "--step", "1", file.to_str().expect("text")]);
+    assert!(pool.run(&["cat", "melt@1:part.bin"]).stdout == part);
+}
+
+#[test]
+fn who_is_full_sooner_than_was_said_is_passed_over() {
+    let pool = Pool::start_on(Hosts::new(4), &["--replicas", "2"]);
+    // Less room than is lent.
+    let small = pool.path("lent1");
+    std::fs::create_dir(&small).expect("a folder");
+    let mounted = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=40m", "stdchk-test"])
+        .arg(&small)
+        .stderr(std::process::Stdio::null())
+        .status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        eprintln!("not tested: nothing can be mounted here");
+        return;
+    }
+    let _mount = Mounted(small.clone());
+    let _lenders = lenders(&pool, 4, folders(&pool));
+    for step in 1..=8 {
+        let process = pool.save(step * 5);
+        let output = process.output();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert_eq!(pool.check_all().len(), 8);
+    pool.succeed(&["verify"]);
+    // Room that comes back is used again.
+    pool.succeed(&["forget", "melt", "--all"]);
+    (0..3).for_each(|_| drop(pool.succeed(&["gc"])));
+    assert!(saved(pool.save(100)));
+    assert_eq!(pool.check_all(), [100]);
+    let left = || std::fs::read_dir(&small).expect("a folder").flatten().count();
+    assert!(left() < 100);
+}
+
+struct Mounted(std::path::PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn flipped_bits_never_come_out_and_are_mended() {
+    let pool = Pool::start_on(Hosts::new(3), &["--replicas", "2"]);
+    let lenders = lenders(&pool, 3, folders(&pool));
+    assert!(saved(pool.save(1)));
+    drop(lenders);
+    // Every pack of one of them, while it sleeps.
+    let mut flipped = 0;
+    for path in pools::files_below(&pool.path("lent1")) {
+        let mut bytes = std::fs::read(&path).expect("a file");
+        if bytes.len() > 1 << 20 {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 4;
+            std::fs::write(&path, bytes).expect("a file");
+            flipped += 1;
+        }
+    }
+    assert!(flipped > 0, "it holds some");
+    let _lenders = self::lenders(&pool, 3, folders(&pool));
+    assert_eq!(pool.check_all(), [1]);
+    pool.succeed(&["verify", "--repair"]);
+    assert_eq!(exit_code(&pool.run(&["verify"])), 0);
+    assert_eq!(pool.check_all(), [1]);
+}
