@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use stdchk_catalog::State;
+use stdchk_catalog::{Medium, State};
 use stdchk_object::Result;
 use stdchk_object::error::Context;
 use stdchk_pool::{Report, Traffic, question_word};
@@ -19,6 +19,14 @@ use crate::tier::DrainTally;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest question.
 const QUESTION_MAX: usize = 8 << 10;
+
+/// Where the metrics of a benefactor come from.
+pub(crate) struct Reports {
+    pub(crate) medium: Medium,
+    pub(crate) report: Box<dyn Fn() -> Report + Send>,
+    pub(crate) traffic: Arc<Traffic>,
+    pub(crate) drained: Arc<DrainTally>,
+}
 
 /// Metrics as they are written.
 #[derive(Default)]
@@ -36,40 +44,68 @@ impl Page {
     }
 
     fn one(&mut self, kind: &str, name: &str, help: &str, value: u64) {
+        self.some(kind, name, help, [(String::new(), value)]);
+    }
+
+    /// Several numbers of one name, each with its labels.
+    fn some(&mut self, kind: &str, name: &str, help: &str, values: impl IntoIterator<Item = (String, u64)>) {
         // Writing to a string does not fail.
-        let _ = write!(
-            self.0,
-            "# HELP stdchk_{name} {help}\n# TYPE stdchk_{name} {kind}\nstdchk_{name} {value}\n"
-        );
+        let _ = writeln!(self.0, "# HELP stdchk_{name} {help}\n# TYPE stdchk_{name} {kind}");
+        for (labels, value) in values {
+            let _ = match labels.is_empty() {
+                true => writeln!(self.0, "stdchk_{name} {value}"),
+                false => writeln!(self.0, "stdchk_{name}{{{labels}}} {value}"),
+            };
+        }
     }
 
     /// What a process was asked.
     pub(crate) fn traffic(&mut self, traffic: &Traffic) {
-        let name = "stdchk_questions_total";
-        let _ = write!(self.0, "# HELP {name} Questions that were asked.\n# TYPE {name} counter\n");
-        for (kind, count) in traffic.questions() {
-            let _ = writeln!(self.0, "{name}{{question=\"{}\"}} {count}", question_word(kind));
-        }
-        let (received, sent) = traffic.bytes();
-        self.counter("refusals_total", "Questions that were refused.", traffic.refusals());
-        self.counter("received_bytes_total", "Bytes of packs and objects that came.", received);
-        self.counter("sent_bytes_total", "Bytes of packs, objects and records that went.", sent);
+        self.traffics(&[(String::new(), traffic)]);
     }
 
-    /// How a benefactor is.
-    pub(crate) fn benefactor(&mut self, report: &Report) {
-        self.gauge("lent_bytes", "Bytes that this benefactor lends.", report.capacity);
-        self.gauge("used_bytes", "Bytes that it holds.", report.used);
-        self.gauge("packs", "Packs and shards that it holds.", report.packs);
-        self.gauge("packs_behind", "Packs and shards that are still to be given to others.", report.behind);
-        self.gauge("settled_epoch", "The epoch by which all it holds lies where it belongs.", report.settled);
+    /// What several were asked who have labels.
+    fn traffics(&mut self, all: &[(String, &Traffic)]) {
+        let questions = all.iter().flat_map(|(label, traffic)| {
+            let comma = if label.is_empty() { "" } else { "," };
+            traffic.questions().map(move |(kind, count)| {
+                (format!("question=\"{}\"{comma}{label}", question_word(kind)), count)
+            })
+        });
+        self.some("counter", "questions_total", "Questions that were asked.", questions);
+        let mut each = |name, help, number: fn(&Traffic) -> u64| {
+            let numbers = all.iter().map(|(label, traffic)| (label.clone(), number(traffic)));
+            self.some("counter", name, help, numbers);
+        };
+        each("refusals_total", "Questions that were refused.", Traffic::refusals);
+        each("received_bytes_total", "Bytes of packs and objects that came.", |traffic| traffic.bytes().0);
+        each("sent_bytes_total", "Bytes of packs, objects and records that went.", |traffic| {
+            traffic.bytes().1
+        });
     }
 
-    /// What a benefactor has copied to safe storage.
-    pub(crate) fn drained(&mut self, tally: &DrainTally) {
-        let (packs, bytes) = tally.get();
-        self.counter("drained_packs_total", "Packs that this benefactor has copied to safe storage.", packs);
-        self.counter("drained_bytes_total", "Bytes of these.", bytes);
+    /// How benefactors are, and what they did.
+    pub(crate) fn benefactors(&mut self, all: &[Reports]) {
+        let label = |one: &Reports| format!("medium=\"{}\"", one.medium.as_str());
+        let now: Vec<(String, Report)> = all.iter().map(|one| (label(one), (one.report)())).collect();
+        let mut each = |name, help, number: fn(&Report) -> u64| {
+            self.some("gauge", name, help, now.iter().map(|(label, report)| (label.clone(), number(report))));
+        };
+        each("lent_bytes", "Bytes that are lent.", |report| report.capacity);
+        each("used_bytes", "Bytes that are held.", |report| report.used);
+        each("packs", "Packs and shards that are held.", |report| report.packs);
+        each("packs_behind", "Packs and shards that are still to be given to others.", |report| {
+            report.behind
+        });
+        each("settled_epoch", "The epoch by which all that is held lies where it belongs.", |report| {
+            report.settled
+        });
+        let mut each = |name, help, number: fn(&DrainTally) -> u64| {
+            self.some("counter", name, help, all.iter().map(|one| (label(one), number(&one.drained))));
+        };
+        each("drained_packs_total", "Packs that were copied to safe storage.", |tally| tally.get().0);
+        each("drained_bytes_total", "Bytes of these.", |tally| tally.get().1);
+        self.traffics(&all.iter().map(|one| (label(one), &*one.traffic)).collect::<Vec<_>>());
     }
 
     /// How a pool is.

@@ -263,15 +263,22 @@ pub enum PoolVerb {
         /// The pool: its manager, pool://HOST:PORT, or where its names are, etcd://HOST:PORT,HOST:PORT/PREFIX.
         #[arg(value_name = "POOL")]
         manager: String,
-        /// A folder to lend, rather than memory.
+        /// A folder to lend, besides the memory that --memory says or alone.
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "size")]
         disk: Option<PathBuf>,
         /// How much of it.
         #[arg(long, value_parser = parse::bytes, value_name = "SIZE", requires = "disk")]
         size: Option<u64>,
-        /// Where to listen; by default at the address from which the manager is reached.
+        /// Where to listen; by default at the address from which the manager is reached. With memory and a folder, that has the next port.
         #[arg(long, value_name = "HOST:PORT")]
         listen: Option<String>,
+        /// Give away what is held, and lend nothing, while the owner of the machine wants it: load or load=PART (other programs use more than half, or that part, of all
+        /// processors), login (somebody is logged in), signal (SIGUSR1 came, and no SIGUSR2 since). Several with commas between them.
+        #[arg(long, value_name = "SIGNS", value_delimiter = ',')]
+        yield_when: Vec<stdchk::pool::YieldWhen>,
+        /// How long nothing of that must have shown before it lends again.
+        #[arg(long, default_value = "1m", value_parser = parse::duration, value_name = "TIME", requires = "yield_when")]
+        calm: std::time::Duration,
         /// What fails together with it, for example rack=r7; by default this machine. Copies are kept apart.
         #[arg(long, value_name = "WORD")]
         domain: Option<String>,
@@ -288,10 +295,10 @@ pub enum PoolVerb {
         #[arg(long)]
         watch: bool,
     },
-    /// Have a benefactor give everything away and end
+    /// Have a benefactor, or all of this machine, give everything away and end
     Leave {
-        /// Its identity or its address.
-        benefactor: String,
+        /// Its identity or its address; by default all at the address from which the pool is reached.
+        benefactor: Option<String>,
     },
     /// Say where checkpoints are drained to, show how far that is, or end it
     Tier {

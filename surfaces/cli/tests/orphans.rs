@@ -27,7 +27,7 @@ fn can_trace() -> bool {
 
 /// Packs with each of the benefactors.
 fn packs(lenders: &[Process]) -> Vec<u64> {
-    lenders.iter().map(|lender| lender.metric("stdchk_packs")).collect()
+    lenders.iter().map(|lender| lender.metric("stdchk_packs{medium=\"memory\"}")).collect()
 }
 
 fn orphans(class: &'static [&'static str]) {

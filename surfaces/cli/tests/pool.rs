@@ -221,8 +221,111 @@ fn processes_say_how_they_are() {
     let manager = pool.manager.take().expect("a manager");
     assert_eq!((manager.metric("stdchk_checkpoints"), manager.metric("stdchk_members")), (1, 1));
     assert!(manager.metric("stdchk_questions_total{question=\"append\"}") >= 2);
-    assert_eq!(lender.metric("stdchk_lent_bytes"), 512 << 20);
-    assert!(lender.metric("stdchk_received_bytes_total") > 24 << 20);
-    assert!(lender.metric("stdchk_used_bytes") >= lender.metric("stdchk_received_bytes_total"));
-    assert!(lender.metric("stdchk_questions_total{question=\"put\"}") > 0);
+    assert_eq!(lender.metric("stdchk_lent_bytes{medium=\"memory\"}"), 512 << 20);
+    assert!(lender.metric("stdchk_received_bytes_total{medium=\"memory\"}") > 24 << 20);
+    assert!(
+        lender.metric("stdchk_used_bytes{medium=\"memory\"}")
+            >= lender.metric("stdchk_received_bytes_total{medium=\"memory\"}")
+    );
+    assert!(lender.metric("stdchk_questions_total{question=\"put\",medium=\"memory\"}") > 0);
+}
+
+/// Waits until the status of the pool is as it should be.
+fn until(pool: &Pool, what: &str, is_so: impl Fn(&str) -> bool) {
+    let begun = Instant::now();
+    loop {
+        let status = pool.succeed(&["pool", "status", "--json"]);
+        if is_so(&status) {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what}: {status}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn one_process_lends_memory_and_a_folder() {
+    let pool = Pool::start(&["--replicas", "2"]);
+    let join = |domain: usize| {
+        let folder = pool.path(&format!("lent{domain}"));
+        let folder = folder.to_str().expect("text");
+        let both = ["--memory", "256MiB", "--disk", folder, "--size", "256MiB", "--metrics", "127.0.0.1:0"];
+        pool.join(domain, &both)
+    };
+    let mut lenders: Vec<Process> = (0..3).map(join).collect();
+    until(&pool, "six members", |status| {
+        status.matches("\"medium\":\"memory\"").count() == 3
+            && status.matches("\"medium\":\"disk\"").count() == 3
+    });
+    for step in 1..=3 {
+        assert!(pool.save(step).output().status.success());
+    }
+    for medium in ["memory", "disk"] {
+        let packs = format!("stdchk_packs{{medium=\"{medium}\"}}");
+        assert!(lenders.iter().map(|lender| lender.metric(&packs)).sum::<u64>() > 0, "{medium} holds some");
+    }
+    // What is in its memory and in its folder fails together, and is never all that there is.
+    lenders.remove(0).kill();
+    assert_eq!(pool.check_all(), [1, 2, 3]);
+    until(&pool, "both are lost", |status| status.matches("\"benefactor\":").count() == 4);
+    pool.settle();
+    // It goes as a whole.
+    assert!(lenders.remove(0).end());
+    pool.settle();
+    assert_eq!(pool.check_all(), [1, 2, 3]);
+}
+
+#[test]
+fn a_benefactor_steps_back_while_its_owner_wants_the_machine() {
+    let pool = Pool::start(&["--replicas", "2"]);
+    let lend = ["--memory", "512MiB", "--yield-when", "signal,load=1", "--calm", "1s"];
+    let lenders: Vec<Process> = (0..3).map(|domain| pool.join(domain, &lend)).collect();
+    assert!(pool.save(1).output().status.success());
+    let signal = |which: &str| {
+        let id = lenders[0].child.id().to_string();
+        assert!(std::process::Command::new("kill").args([which, &id]).status().expect("kill").success());
+    };
+    signal("-USR1");
+    until(&pool, "it gives all away", |status| {
+        status.matches("\"benefactor\":").count() == 2 && !status.contains("leaving")
+    });
+    assert!(pool.save(2).output().status.success());
+    assert_eq!(pool.check_all(), [1, 2]);
+    // It runs all the time, and lends again.
+    signal("-USR2");
+    until(&pool, "it is back", |status| status.matches("\"state\":\"ok\"").count() == 3);
+    pool.settle();
+    assert_eq!(pool.check_all(), [1, 2]);
+    // Where all of them are wanted, what nobody else can take stays where it is.
+    for lender in &lenders {
+        let id = lender.child.id().to_string();
+        assert!(std::process::Command::new("kill").args(["-USR1", &id]).status().expect("kill").success());
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(pool.check_all(), [1, 2]);
+    let refused = pool.save(3).output();
+    assert!(!refused.status.success(), "nobody lends");
+    signal("-USR2");
+    until(&pool, "one is back", |status| status.matches("\"state\":\"leaving\"").count() == 2);
+    assert_eq!(pool.check_all(), [1, 2]);
+    let few = pool.run(&["pool", "join", &pool.place, "--memory", "64MiB", "--yield-when", "noon"]);
+    assert_eq!(exit_code(&few), 2);
+}
+
+#[test]
+fn all_of_a_machine_leave_with_one_word() {
+    let pool = Pool::start(&[]);
+    let lenders = pool.lenders(2);
+    assert!(pool.save(1).output().status.success());
+    let said = pool.succeed(&["pool", "leave", "--json"]);
+    assert_eq!(said.lines().count(), 2, "{said}");
+    // There is nobody to whom they could give what they have.
+    assert_eq!(pool.check_all(), [1]);
+    let other = pool.join(5, &["--memory", "512MiB"]);
+    for mut lender in lenders {
+        assert!(lender.child.wait().expect("it ends").success(), "it ends when all is given away");
+    }
+    assert_eq!(pool.check_all(), [1]);
+    drop(other);
+    assert_eq!(exit_code(&pool.run(&["pool", "leave", "0123456789abcdef"])), 4);
 }

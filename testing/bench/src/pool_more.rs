@@ -83,11 +83,12 @@ pub fn repair(bench: &Bench) {
             pool.save("bench", 1, &file, "replicated");
             pool.run(&["pool", "wait"]).go();
             let gone: Vec<(String, String)> = pool.benefactors.drain(..lost).collect();
-            let held: u64 = gone.iter().map(|(metrics, _)| metric(metrics, "stdchk_used_bytes")).sum();
+            let held: u64 =
+                gone.iter().map(|(metrics, _)| metric(metrics, "stdchk_used_bytes{medium=\"memory\"}")).sum();
             let came = |pool: &Pool| -> u64 {
                 let came = |(metrics, _): &(String, String)| {
-                    metric(metrics, "stdchk_received_bytes_total")
-                        + metric(metrics, "stdchk_sent_bytes_total")
+                    metric(metrics, "stdchk_received_bytes_total{medium=\"memory\"}")
+                        + metric(metrics, "stdchk_sent_bytes_total{medium=\"memory\"}")
                 };
                 pool.benefactors.iter().map(came).sum()
             };

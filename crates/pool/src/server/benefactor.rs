@@ -62,7 +62,8 @@ impl Station {
             pool: joined.pool().id(),
             catalog: lend.catalog.clone(),
             manager: lend.manager.clone(),
-            is_ending: Arc::new(AtomicBool::new(false)),
+            is_ending: Arc::default(),
+            is_away: Arc::default(),
         };
         Ok(Station { keeper, service: Arc::new(service), watcher })
     }
@@ -99,6 +100,8 @@ pub struct Benefactor {
     lend: Lend,
     server: Option<Server>,
     is_ending: Arc<AtomicBool>,
+    /// It does not lend for now, because it said so itself.
+    is_away: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -108,10 +111,10 @@ impl Benefactor {
         let Station { keeper, service, watcher } = Station::join(&lend)?;
         keeper.start()?;
         let server = Server::serve(listener, lend.key.clone(), service)?;
-        let is_ending = watcher.is_ending.clone();
+        let (is_ending, is_away) = (watcher.is_ending.clone(), watcher.is_away.clone());
         let thread = std::thread::Builder::new().name("stdchk-watch".into()).spawn(move || watcher.watch());
         let thread = thread.map_err(|error| Error::io("cannot watch the pool", error))?;
-        Ok(Benefactor { keeper, lend, server: Some(server), is_ending, thread: Some(thread) })
+        Ok(Benefactor { keeper, lend, server: Some(server), is_ending, is_away, thread: Some(thread) })
     }
 
     /// How it is.
@@ -130,19 +133,38 @@ impl Benefactor {
         self.server.as_ref().map(Server::traffic).unwrap_or_default()
     }
 
-    /// Whether the pool has put it out: then it lends for nobody.
+    /// Whether the pool has put it out for good: then it lends for nobody.
     pub fn is_evicted(&self) -> bool {
-        self.keeper.is_evicted()
+        self.keeper.is_evicted() && !self.is_away.load(Ordering::Relaxed)
     }
 
-    /// Says that it does not lend any more, gives away what it holds, for so long at most, and ends.
-    pub fn leave(mut self, patience: Duration) -> Result<()> {
+    /// Says that it does not lend for now, and gives away what it holds, little by little. What nobody else takes stays.
+    pub fn step_back(&self) -> Result<()> {
         let id = self.lend.member.id;
         let left = self.lend.catalog.append(true, &mut |state| {
             let there = state.pool().members().contains_key(&id);
             Ok(if there { vec![Op::Pool(PoolOp::Leave(id))] } else { Vec::new() })
         })?;
+        self.is_away.store(true, Ordering::Relaxed);
         self.keeper.take_epoch(left.pool());
+        Ok(())
+    }
+
+    /// Lends again, with what is left of what it held.
+    pub fn come_back(&self) -> Result<()> {
+        let member = &self.lend.member;
+        let joined = self.lend.catalog.append(true, &mut |state| {
+            let there = state.pool().members().get(&member.id) == Some(member);
+            Ok(if there { Vec::new() } else { vec![Op::Pool(PoolOp::Join(member.clone()))] })
+        })?;
+        self.is_away.store(false, Ordering::Relaxed);
+        self.keeper.readmit(joined.pool());
+        Ok(())
+    }
+
+    /// Says that it does not lend any more, gives away what it holds, for so long at most, and ends.
+    pub fn leave(mut self, patience: Duration) -> Result<()> {
+        self.step_back()?;
         let begun = Instant::now();
         while self.report().packs > 0 && begun.elapsed() < patience {
             std::thread::sleep(Duration::from_millis(20));
@@ -184,6 +206,7 @@ struct Watcher {
     catalog: Arc<dyn Catalog>,
     manager: Arc<Peer>,
     is_ending: Arc<AtomicBool>,
+    is_away: Arc<AtomicBool>,
 }
 
 impl Watcher {
@@ -214,7 +237,8 @@ impl Watcher {
             let text = format!("{} keeps another pool now", self.manager.address());
             return Err(Error::new(Kind::Conflict, text));
         }
-        if pool.is_lost(self.member.id) {
+        let is_away = self.is_away.load(Ordering::Relaxed);
+        if pool.is_lost(self.member.id) && !is_away {
             tracing::warn!("the pool had lost this benefactor, which joins again");
             let join = |_: &State| Ok(vec![Op::Pool(PoolOp::Join(self.member.clone()))]);
             self.keeper.take_epoch(self.catalog.append(true, &mut { join })?.pool());

@@ -190,6 +190,12 @@ impl Keeper {
         inner.settled = inner.view.current().number;
     }
 
+    /// The pool has taken it in again.
+    pub fn readmit(&self, pool: &Pool) {
+        self.is_evicted.store(false, Ordering::Relaxed);
+        self.take_epoch(pool);
+    }
+
     /// Ends all work.
     pub fn end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);

@@ -10,14 +10,14 @@ use stdchk_catalog::{Catalog, Medium, Member, State};
 use stdchk_engine::session::random_u64;
 use stdchk_object::error::Context;
 use stdchk_object::{Error, Kind, Result};
-use stdchk_pool::{Benefactor, Key, Lend, LentDisk, LentMemory, PoolCatalog, Server, Shelf};
+use stdchk_pool::{Benefactor, Key, Lend, LentDisk, LentMemory, Peer, PoolCatalog, Server, Shelf};
 use stdchk_store_dir::RealFs;
 
 use super::manager::Watch;
 use super::names::{one_address, way_to};
 use super::{LOOK_EVERY, lock};
 use crate::host;
-use crate::metrics::{Metrics, Page};
+use crate::metrics::{Metrics, Page, Reports};
 use crate::tier::DrainThread;
 
 /// How long a benefactor waits for a manager that cannot be reached.
@@ -30,11 +30,11 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 pub struct LenderOptions {
     /// The pool: its managers, or where its names are in etcd.
     pub manager: String,
-    /// Bytes of memory; or of a folder.
-    pub size: u64,
-    /// The folder, where that is what is lent.
-    pub disk: Option<PathBuf>,
-    /// Where to listen; by default at the address from which the manager is reached.
+    /// Bytes of memory, if any.
+    pub memory: Option<u64>,
+    /// A folder and bytes of it, if any.
+    pub disk: Option<(PathBuf, u64)>,
+    /// Where to listen; by default at the address from which the manager is reached. A folder besides memory has the next port.
     pub listen: Option<String>,
     /// What fails together with it; by default this machine.
     pub domain: Option<String>,
@@ -42,71 +42,18 @@ pub struct LenderOptions {
     pub metrics: Option<String>,
 }
 
-/// Lends, until it is dropped.
-pub struct Lender {
+/// Memory or a folder that is lent: a benefactor of the pool.
+pub struct Lent {
     benefactor: Benefactor,
     id: u64,
     address: String,
-    metrics: Option<Metrics>,
+    medium: Medium,
+    bytes: u64,
     _drain: DrainThread,
-    _watch: Option<Watch>,
     _lock: Option<File>,
 }
 
-impl Lender {
-    /// Joins a pool.
-    pub fn join(options: &LenderOptions, key: Key) -> Result<Lender> {
-        let (manager, embedded) = way_to(&options.manager, &key)?;
-        let catalog = Arc::new(PoolCatalog::new(manager.clone()));
-        let state = first_state(&*catalog)?;
-        let pool = state.pool();
-        if pool.class().is_none() {
-            return Err(Error::invalid(format!("{} keeps no pool", options.manager)));
-        }
-        let (shelf, id, lock, medium) = match &options.disk {
-            None => {
-                let shelf: Arc<dyn Shelf> = Arc::new(LentMemory::new(options.size));
-                (shelf, random_u64()?, None, Medium::Memory)
-            }
-            Some(folder) => {
-                std::fs::create_dir_all(folder).context(|| format!("cannot create {}", folder.display()))?;
-                let lock = lock(folder)?;
-                let id = identity(folder, pool.id())?;
-                let fs = Arc::new(RealFs::new(folder));
-                let disk = LentDisk::open(fs, &folder.display().to_string(), options.size)?;
-                let shelf: Arc<dyn Shelf> = Arc::new(disk);
-                (shelf, id, Some(lock), Medium::Disk)
-            }
-        };
-        let listen = match &options.listen {
-            Some(listen) => listen.clone(),
-            None => format!("{}:0", way_from_here(&options.manager)?),
-        };
-        let (listener, bound): (TcpListener, SocketAddr) = Server::bind(&listen)?;
-        // Others must be able to go there.
-        let address = match bound.ip().is_unspecified() {
-            true => format!("{}:{}", way_from_here(&options.manager)?, bound.port()),
-            false => bound.to_string(),
-        };
-        let domain = options.domain.clone().unwrap_or_else(|| format!("host={}", host::name()));
-        let member = Member { id, address: address.clone(), domain, medium, capacity: options.size };
-        let lend = Lend { shelf, member, catalog, manager, key: key.clone() };
-        let benefactor = Benefactor::join(lend, listener)?;
-        let drain = DrainThread::start(&options.manager, key, id)?;
-        let (report, traffic, drained) = (benefactor.reporter(), benefactor.traffic(), drain.tally());
-        let page = move || {
-            let mut page = Page::default();
-            page.benefactor(&report());
-            page.drained(&drained);
-            page.traffic(&traffic);
-            page
-        };
-        // Where there is no manager, benefactors look after each other.
-        let watch = embedded.map(|service| Watch::start(service, WATCH_EVERY, Some(id))).transpose()?;
-        let metrics = options.metrics.as_deref().map(|at| Metrics::serve(at, page)).transpose()?;
-        Ok(Lender { benefactor, id, address, metrics, _drain: drain, _watch: watch, _lock: lock })
-    }
-
+impl Lent {
     /// Its identity.
     pub fn id(&self) -> u64 {
         self.id
@@ -117,19 +64,170 @@ impl Lender {
         &self.address
     }
 
+    /// What is lent.
+    pub fn medium(&self) -> Medium {
+        self.medium
+    }
+
+    /// How much of it.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// Lends memory, a folder or both, until it is dropped.
+pub struct Lender {
+    lent: Vec<Lent>,
+    metrics: Option<Metrics>,
+    is_away: bool,
+    _watch: Option<Watch>,
+}
+
+impl Lender {
+    /// Joins a pool.
+    pub fn join(options: &LenderOptions, key: Key) -> Result<Lender> {
+        let (manager, embedded) = way_to(&options.manager, &key)?;
+        let catalog = Arc::new(PoolCatalog::new(manager.clone()));
+        let state = first_state(&*catalog)?;
+        if state.pool().class().is_none() {
+            return Err(Error::invalid(format!("{} keeps no pool", options.manager)));
+        }
+        let way = Way { options, key: &key, manager, catalog };
+        let memory = options.memory.map(Held::of_memory).transpose()?;
+        let disk = options.disk.as_ref();
+        let disk =
+            disk.map(|(folder, bytes)| Held::of_disk(folder, *bytes, state.pool().id())).transpose()?;
+        let held = memory.into_iter().chain(disk).enumerate();
+        let joined: Vec<(Lent, Reports)> =
+            held.map(|(at, held)| way.join(at, held)).collect::<Result<_>>()?;
+        let Some((first, _)) = joined.first() else {
+            return Err(Error::invalid("there is nothing to lend: neither memory nor a folder"));
+        };
+        // Where there is no manager, benefactors look after each other.
+        let watch = embedded.map(|service| Watch::start(service, WATCH_EVERY, Some(first.id))).transpose()?;
+        let (lent, reports): (Vec<Lent>, Vec<Reports>) = joined.into_iter().unzip();
+        let page = move || {
+            let mut page = Page::default();
+            page.benefactors(&reports);
+            page
+        };
+        let metrics = options.metrics.as_deref().map(|at| Metrics::serve(at, page)).transpose()?;
+        Ok(Lender { lent, metrics, is_away: false, _watch: watch })
+    }
+
+    /// What is lent.
+    pub fn lent(&self) -> &[Lent] {
+        &self.lent
+    }
+
     /// Where it answers those who ask for metrics.
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(Metrics::address)
     }
 
-    /// Whether the pool has put it out, and it has given away what it could.
+    /// Whether the pool has put all of it out, and it has given away what it could.
     pub fn is_done(&self) -> bool {
-        self.benefactor.is_evicted()
+        self.lent.iter().all(|lent| lent.benefactor.is_evicted())
+    }
+
+    /// Lends nothing for now where the owner of the machine wants it, and gives away what others take; or lends again. Whether that has
+    /// changed. Where the names cannot be reached at the moment it has not, and is tried again the next time.
+    pub fn yield_to(&mut self, owner: bool) -> bool {
+        if self.is_away == owner {
+            return false;
+        }
+        let told = self.lent.iter().try_for_each(|lent| match owner {
+            true => lent.benefactor.step_back(),
+            false => lent.benefactor.come_back(),
+        });
+        match told {
+            Ok(()) => self.is_away = owner,
+            Err(error) => tracing::warn!("{error}"),
+        }
+        self.is_away == owner
     }
 
     /// Gives everything away, for so long at most, and ends.
     pub fn leave(self, patience: Duration) -> Result<()> {
-        self.benefactor.leave(patience)
+        // What is told first to go is not given what the other one gives away.
+        self.lent.iter().try_for_each(|lent| lent.benefactor.step_back())?;
+        let begun = Instant::now();
+        let leave = |lent: Lent| lent.benefactor.leave(patience.saturating_sub(begun.elapsed()));
+        self.lent.into_iter().map(leave).fold(Ok(()), Result::and)
+    }
+}
+
+/// What a benefactor holds packs with.
+struct Held {
+    shelf: Arc<dyn Shelf>,
+    id: u64,
+    medium: Medium,
+    bytes: u64,
+    lock: Option<File>,
+}
+
+impl Held {
+    fn of_memory(bytes: u64) -> Result<Held> {
+        let shelf = Arc::new(LentMemory::new(bytes));
+        Ok(Held { shelf, id: random_u64()?, medium: Medium::Memory, bytes, lock: None })
+    }
+
+    fn of_disk(folder: &Path, bytes: u64, pool: u64) -> Result<Held> {
+        std::fs::create_dir_all(folder).context(|| format!("cannot create {}", folder.display()))?;
+        let lock = Some(lock(folder)?);
+        let id = identity(folder, pool)?;
+        let fs = Arc::new(RealFs::new(folder));
+        let shelf = Arc::new(LentDisk::open(fs, &folder.display().to_string(), bytes)?);
+        Ok(Held { shelf, id, medium: Medium::Disk, bytes, lock })
+    }
+}
+
+/// The way of a process into a pool.
+struct Way<'w> {
+    options: &'w LenderOptions,
+    key: &'w Key,
+    manager: Arc<Peer>,
+    catalog: Arc<PoolCatalog>,
+}
+
+impl Way<'_> {
+    /// Joins with one thing, the first or the next.
+    fn join(&self, at: usize, held: Held) -> Result<(Lent, Reports)> {
+        let options = self.options;
+        let listen = match &options.listen {
+            Some(listen) => port_after(listen, at)?,
+            None => format!("{}:0", way_from_here(&options.manager)?),
+        };
+        let (listener, bound): (TcpListener, SocketAddr) = Server::bind(&listen)?;
+        // Others must be able to go there.
+        let address = match bound.ip().is_unspecified() {
+            true => format!("{}:{}", way_from_here(&options.manager)?, bound.port()),
+            false => bound.to_string(),
+        };
+        let domain = options.domain.clone().unwrap_or_else(|| format!("host={}", host::name()));
+        let Held { shelf, id, medium, bytes, lock } = held;
+        let member = Member { id, address: address.clone(), domain, medium, capacity: bytes };
+        let (catalog, manager) = (self.catalog.clone(), self.manager.clone());
+        let lend = Lend { shelf, member, catalog, manager, key: self.key.clone() };
+        let benefactor = Benefactor::join(lend, listener)?;
+        let drain = DrainThread::start(&options.manager, self.key.clone(), id)?;
+        let reports = Reports {
+            medium,
+            report: Box::new(benefactor.reporter()),
+            traffic: benefactor.traffic(),
+            drained: drain.tally(),
+        };
+        Ok((Lent { benefactor, id, address, medium, bytes, _drain: drain, _lock: lock }, reports))
+    }
+}
+
+/// The address with a port so many further, unless that is any port.
+fn port_after(listen: &str, further: usize) -> Result<String> {
+    let bad = || Error::invalid(format!("{listen:?} is no address: write HOST:PORT"));
+    let (host, port) = listen.rsplit_once(':').ok_or_else(bad)?;
+    match port.parse::<u16>().map_err(|_| bad())? {
+        0 => Ok(listen.to_owned()),
+        port => Ok(format!("{host}:{}", port.checked_add(further as u16).ok_or_else(bad)?)),
     }
 }
 
@@ -148,7 +246,7 @@ fn first_state(catalog: &dyn Catalog) -> Result<Arc<State>> {
 }
 
 /// The address by which this machine reaches another one.
-fn way_from_here(place: &str) -> Result<String> {
+pub(super) fn way_from_here(place: &str) -> Result<String> {
     let reach = || format!("cannot reach {place}");
     let local = std::net::TcpStream::connect(one_address(place)?)
         .and_then(|stream| stream.local_addr())

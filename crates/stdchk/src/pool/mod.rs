@@ -4,6 +4,7 @@
 mod lender;
 mod manager;
 mod names;
+mod owner;
 mod status;
 
 use std::fs::File;
@@ -16,11 +17,12 @@ use stdchk_object::{Error, Kind, Result};
 pub use stdchk_catalog::{Class, Medium};
 pub use stdchk_pool::{Key, Protection};
 
-pub use lender::{Lender, LenderOptions};
+pub use lender::{Lender, LenderOptions, Lent};
 pub use manager::{Catalog, Manager, ManagerOptions, found};
 pub(crate) use names::catalog_of;
 pub(crate) use names::way_to_names;
 pub use names::{check_place, is_pool};
+pub use owner::{Owner, YieldWhen};
 pub use status::{Heard, MemberStatus, Status, evict, leave, status, wait_settled};
 
 /// How a pool's address begins.

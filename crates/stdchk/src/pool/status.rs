@@ -7,6 +7,7 @@ use stdchk_object::{Error, Kind, Result};
 use stdchk_pool::{Key, PoolCatalog};
 
 use super::LOOK_EVERY;
+use super::lender::way_from_here;
 use super::names::{catalog_of, way_to_names};
 use crate::tier;
 
@@ -83,26 +84,43 @@ pub fn status(place: &str, key: &Key) -> Result<Status> {
     Ok(Status { class, epoch: pool.epoch(), settled: pool.settled(), members, drain: tier::progress(&state) })
 }
 
-/// Has a benefactor leave the pool: it gives away what it holds, and ends. `who` is its identity or its address; the identity.
-pub fn leave(place: &str, key: &Key, who: &str) -> Result<u64> {
-    remove(place, key, who, PoolOp::Leave)
+/// Has a benefactor leave the pool, or without a name all at the address from which this machine reaches it: they give away what they
+/// hold, and end. `who` is its identity or its address; the identities.
+pub fn leave(place: &str, key: &Key, who: Option<&str>) -> Result<Vec<u64>> {
+    if let Some(who) = who {
+        return remove(place, key, PoolOp::Leave, &|member| is_named(member, who), who);
+    }
+    let here = way_from_here(place)?;
+    let is_here = |member: &Member| member.address.rsplit_once(':').is_some_and(|(host, _)| host == here);
+    remove(place, key, PoolOp::Leave, &is_here, &format!("at {here}"))
 }
 
 /// Takes a dead benefactor out of the pool, for whose silence nobody waits any more. One that lives after all comes back by itself, with
 /// what it has.
-pub fn evict(place: &str, key: &Key, who: &str) -> Result<u64> {
-    remove(place, key, who, PoolOp::Lose)
+pub fn evict(place: &str, key: &Key, who: &str) -> Result<Vec<u64>> {
+    remove(place, key, PoolOp::Lose, &|member| is_named(member, who), who)
 }
 
-fn remove(place: &str, key: &Key, who: &str, how: fn(u64) -> PoolOp) -> Result<u64> {
+fn is_named(member: &Member, who: &str) -> bool {
+    format!("{:016x}", member.id) == who || member.address == who
+}
+
+fn remove(
+    place: &str,
+    key: &Key,
+    how: fn(u64) -> PoolOp,
+    is_meant: &dyn Fn(&Member) -> bool,
+    who: &str,
+) -> Result<Vec<u64>> {
     let catalog = catalog_of(place, key)?;
-    let mut removed = 0;
+    let mut removed = Vec::new();
     catalog.append(true, &mut |state| {
-        let named = |member: &&Member| format!("{:016x}", member.id) == who || member.address == who;
-        let found = state.pool().members().values().find(named);
-        let missing = || Error::new(Kind::NotFound, format!("the pool has no benefactor {who}"));
-        removed = found.ok_or_else(missing)?.id;
-        Ok(vec![Op::Pool(how(removed))])
+        let found = state.pool().members().values().filter(|member| is_meant(member));
+        removed = found.map(|member| member.id).collect();
+        match removed.is_empty() {
+            true => Err(Error::new(Kind::NotFound, format!("the pool has no benefactor {who}"))),
+            false => Ok(removed.iter().map(|&id| Op::Pool(how(id))).collect()),
+        }
     })?;
     Ok(removed)
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use stdchk::pool::{
-    self, Catalog, Class, Key, Lender, LenderOptions, Manager, ManagerOptions, MemberStatus, Protection,
-    Status,
+    self, Catalog, Class, Key, Lender, LenderOptions, Manager, ManagerOptions, MemberStatus, Owner,
+    Protection, Status,
 };
 use stdchk::{Error, Kind, Result, tier};
 
@@ -39,35 +39,33 @@ pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
                 false => start(out, &options, key(cli)?)?,
             }
         }
-        PoolVerb::Join { manager, disk, size, listen, domain, grace, metrics } => {
-            let size = match (size, cli.memory) {
-                (Some(size), None) => *size,
-                (None, Some(memory)) => memory,
-                (Some(_), Some(_)) => {
-                    return Err(Error::invalid("lend memory and disk with one process each"));
-                }
-                (None, None) => {
-                    return Err(Error::invalid("say what to lend: --memory SIZE, or --disk DIR --size SIZE"));
-                }
-            };
+        PoolVerb::Join { manager, disk, size, listen, yield_when, calm, domain, grace, metrics } => {
             let options = LenderOptions {
                 manager: manager.clone(),
-                size,
-                disk: disk.clone(),
+                memory: cli.memory,
+                disk: disk.clone().zip(*size),
                 listen: listen.clone(),
                 domain: domain.clone(),
                 metrics: metrics.clone(),
             };
-            join(out, &options, key(cli)?, *grace)?;
+            if options.memory.is_none() && options.disk.is_none() {
+                return Err(Error::invalid(
+                    "say what to lend: --memory SIZE, or --disk DIR --size SIZE, or both",
+                ));
+            }
+            let owner = Owner::new(yield_when, *calm)?;
+            join(out, &options, key(cli)?, *grace, owner)?;
         }
         PoolVerb::Status { watch } => status(cli, out, *watch)?,
         PoolVerb::Leave { benefactor } => {
-            let id = pool::leave(place(cli)?, &key(cli)?, benefactor)?;
-            removed(out, id, "gives away what it holds, and ends");
+            for id in pool::leave(place(cli)?, &key(cli)?, benefactor.as_deref())? {
+                removed(out, id, "gives away what it holds, and ends");
+            }
         }
         PoolVerb::Evict { benefactor } => {
-            let id = pool::evict(place(cli)?, &key(cli)?, benefactor)?;
-            removed(out, id, "is no member any more");
+            for id in pool::evict(place(cli)?, &key(cli)?, benefactor)? {
+                removed(out, id, "is no member any more");
+            }
         }
         PoolVerb::Tier { drain: Some(place), .. } => {
             tier::drain(self::place(cli)?, &key(cli)?, place)?;
@@ -190,17 +188,25 @@ fn start(out: &Out, options: &ManagerOptions, key: Key) -> Result<()> {
     Ok(())
 }
 
-fn join(out: &Out, options: &LenderOptions, key: Key, grace: Duration) -> Result<()> {
+fn join(out: &Out, options: &LenderOptions, key: Key, grace: Duration, mut owner: Owner) -> Result<()> {
     let signals = signals()?;
-    let lender = Lender::join(options, key)?;
-    let (id, address) = (format!("{:016x}", lender.id()), lender.address().to_owned());
-    out.either(
-        || {
-            let metrics = lender.metrics().map(|at| at.to_string());
-            json!({ "benefactor": id, "listen": address, "bytes": options.size, "metrics": metrics })
-        },
-        || format!("benefactor {id} lends {} at {address}", size(options.size)),
-    );
+    let mut lender = Lender::join(options, key)?;
+    for lent in lender.lent() {
+        let (id, address, medium) = (format!("{:016x}", lent.id()), lent.address(), lent.medium().as_str());
+        out.either(
+            || {
+                let metrics = lender.metrics().map(|at| at.to_string());
+                json!({
+                    "benefactor": id,
+                    "listen": address,
+                    "medium": medium,
+                    "bytes": lent.bytes(),
+                    "metrics": metrics,
+                })
+            },
+            || format!("benefactor {id} lends {} of {medium} at {address}", size(lent.bytes())),
+        );
+    }
     loop {
         match signals.recv_timeout(Duration::from_millis(200)) {
             Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
@@ -209,6 +215,12 @@ fn join(out: &Out, options: &LenderOptions, key: Key, grace: Duration) -> Result
                 return Ok(());
             }
             Err(RecvTimeoutError::Timeout) => {}
+        }
+        let is_wanted = owner.wants_it();
+        match lender.yield_to(is_wanted) {
+            true if is_wanted => out.note("the machine is wanted: giving away what is here"),
+            true => out.note("lending again"),
+            false => {}
         }
     }
     out.note(&format!(
