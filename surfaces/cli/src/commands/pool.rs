@@ -5,6 +5,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use stdchk::pool::{
     self, Catalog, Class, Key, Lender, LenderOptions, Manager, ManagerOptions, MemberStatus, Owner,
@@ -135,10 +137,11 @@ fn place(cli: &Cli) -> Result<&str> {
 
 /// Says so when the process is to end.
 fn signals() -> Result<Receiver<()>> {
+    let cannot = |error| Error::io("cannot wait for signals", error);
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(cannot)?;
     let (send, receive) = channel();
-    let handler = move || _ = send.send(());
-    ctrlc::set_handler(handler)
-        .map_err(|error| Error::new(Kind::Io, format!("cannot wait for signals: {error}")))?;
+    let thread = std::thread::Builder::new().name("stdchk-signals".into());
+    thread.spawn(move || signals.forever().for_each(|_| _ = send.send(()))).map_err(cannot)?;
     Ok(receive)
 }
 
