@@ -24,6 +24,8 @@ struct Pool {
     manager: Option<Server>,
     address: String,
     service: Arc<ManagerService>,
+    /// Of those who join.
+    move_rate: Option<u64>,
 }
 
 fn manage(fs: &Arc<SimFs>, key: &Key, address: &str) -> (Server, Arc<ManagerService>, Arc<LogCatalog>) {
@@ -52,7 +54,7 @@ impl Pool {
         let (server, service, catalog) = manage(&fs, &key, "127.0.0.1:0");
         catalog.append(true, &mut |_| Ok(vec![Op::Pool(PoolOp::Found(class, 7))])).unwrap();
         let address = server.address().to_string();
-        Pool { key, fs, manager: Some(server), address, service }
+        Pool { key, fs, manager: Some(server), address, service, move_rate: None }
     }
 
     fn peer(&self) -> Arc<Peer> {
@@ -72,8 +74,14 @@ impl Pool {
         let address = listener.local_addr().unwrap().to_string();
         let capacity = shelf.usage().capacity;
         let member = Member { id, address, domain: domain.into(), medium: Medium::Memory, capacity };
-        let lend =
-            Lend { shelf, member, catalog: self.catalog(), manager: self.peer(), key: self.key.clone() };
+        let lend = Lend {
+            shelf,
+            member,
+            catalog: self.catalog(),
+            manager: self.peer(),
+            key: self.key.clone(),
+            move_rate: self.move_rate,
+        };
         Benefactor::join(lend, listener).unwrap()
     }
 
@@ -368,6 +376,34 @@ fn who_comes_takes_its_share_and_who_leaves_gives_it_back() {
     pool.wait_settled();
     check_all(&pool.store(), &packs);
     assert_eq!(held(&lenders).iter().sum::<u64>(), 60);
+}
+
+#[test]
+fn a_rate_holds_up_moves_and_neither_savers_nor_whoever_leaves() {
+    const RATE: u64 = 150_000;
+    let pool = Pool { move_rate: Some(RATE), ..Pool::found(2) };
+    let mut lenders = pool.lenders(3);
+    let store = pool.store();
+    let packs = packs(20);
+    packs.iter().for_each(|(name, bytes)| store.put(*name, &[bytes]).unwrap());
+    let begun = Instant::now();
+    store.sync(&packs.iter().map(|(name, _)| *name).collect::<Vec<_>>()).unwrap();
+    let synced = begun.elapsed();
+    let bytes: u64 = lenders.iter().map(|lender| lender.report().used).sum();
+    let begun = Instant::now();
+    lenders.push(pool.join(4, Arc::new(LentMemory::new(256 << 20)), "host4"));
+    pool.wait_settled();
+    let took = begun.elapsed();
+    let moved = lenders[3].report().used;
+    // Three give, and each has saved up a second.
+    let least = Duration::from_secs_f64((moved as f64 / (3 * RATE) as f64 - 1.0).max(0.0));
+    let said = format!("{moved} of {bytes} bytes in {took:?}; synced in {synced:?}");
+    assert!(moved > 4 * RATE && took >= least, "{said}");
+    check_all(&store, &packs);
+    let begun = Instant::now();
+    lenders.remove(0).leave(Duration::from_secs(20)).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    check_all(&store, &packs);
 }
 
 #[test]

@@ -282,6 +282,9 @@ pub enum PoolVerb {
         /// What fails together with it, for example rack=r7; by default this machine. Copies are kept apart.
         #[arg(long, value_name = "WORD")]
         domain: Option<String>,
+        /// Give away no more than this in a second when members come and go, or one was lost, for example 200MB/s. What savers wait for is not held up.
+        #[arg(long, value_parser = parse::rate, value_name = "RATE")]
+        move_rate: Option<u64>,
         /// How long it may take to give everything away when it is ended.
         #[arg(long, default_value = "30s", value_parser = parse::duration, value_name = "TIME")]
         grace: std::time::Duration,

@@ -12,6 +12,7 @@ use stdchk_object::wire::Writer;
 use stdchk_object::{Error, Item, Kind, PackName, Result};
 
 use super::keeper::Keeper;
+use super::limits::Gate;
 use super::serve::{Incoming, Refusal, Reply, Server, Service};
 use super::soft::SoftObjects;
 use super::traffic::Traffic;
@@ -25,6 +26,9 @@ const LIST_MAX: usize = 65_536;
 const LIST_SHARDS_MAX: usize = 256;
 /// How often a benefactor says that it is alive, and looks whether the pool has changed.
 const EVERY: Duration = Duration::from_millis(500);
+/// Memory for copies that are checked, and how long others wait for some of it.
+const COPIES: u64 = 512 << 20;
+const TURN: Duration = Duration::from_secs(8);
 
 /// What is lent, and to which pool.
 pub struct Lend {
@@ -38,6 +42,8 @@ pub struct Lend {
     pub manager: Arc<Peer>,
     /// The key of the pool.
     pub key: Key,
+    /// Bytes in a second that are given away at most where nobody waits for that, if there is a limit.
+    pub move_rate: Option<u64>,
 }
 
 /// A benefactor without threads and connections of its own: what it answers, and what it does by itself.
@@ -53,9 +59,14 @@ impl Station {
         // One that comes back to its folder is a member already; but what it was doing before may never have been done.
         let join = |_: &State| Ok(vec![Op::Pool(PoolOp::Join(lend.member.clone()))]);
         let joined = lend.catalog.append(true, &mut { join })?;
-        let keeper = Keeper::new(lend.member.id, lend.shelf.clone(), joined.pool(), lend.key.clone());
+        let keeper = Keeper::new(lend, joined.pool());
         let objects = SoftObjects::new(lend.member.capacity);
-        let service = BenefactorService { keeper: keeper.clone(), catalog: lend.catalog.clone(), objects };
+        let service = BenefactorService {
+            keeper: keeper.clone(),
+            catalog: lend.catalog.clone(),
+            objects,
+            copies: Gate::new(COPIES),
+        };
         let watcher = Watcher {
             keeper: keeper.clone(),
             member: lend.member.clone(),
@@ -256,6 +267,8 @@ struct BenefactorService {
     keeper: Arc<Keeper>,
     catalog: Arc<dyn Catalog>,
     objects: SoftObjects,
+    /// Memory for copies that have to be checked.
+    copies: Gate,
 }
 
 impl BenefactorService {
@@ -277,6 +290,10 @@ impl BenefactorService {
         replaces: bool,
         incoming: &mut Incoming,
     ) -> std::result::Result<(), Refusal> {
+        let _turn = match incoming.len {
+            0..=PACK_BYTES_MAX => self.copies.take(incoming.len, TURN)?,
+            _ => return Err(Error::invalid("what is given is longer than a pack may be").into()),
+        };
         let bytes = incoming.object(PACK_BYTES_MAX)?;
         check_item(item, &bytes)?;
         let shelf = self.keeper.shelf();

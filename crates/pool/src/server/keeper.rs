@@ -13,6 +13,8 @@ use stdchk_catalog::Pool;
 use stdchk_catalog_log::clock;
 use stdchk_object::{Error, Item, Kind, PackName, Result};
 
+use super::benefactor::Lend;
+use super::limits::Rate;
 use crate::client::{Failure, View};
 use crate::shelf::Shelf;
 use crate::wire::{Key, Question, Report};
@@ -39,6 +41,8 @@ pub struct Keeper {
     pub(super) id: u64,
     pub(super) shelf: Arc<dyn Shelf>,
     key: Key,
+    /// At which rounds give away.
+    rate: Option<Rate>,
     inner: Mutex<Inner>,
     changed: Condvar,
     is_ending: AtomicBool,
@@ -87,8 +91,8 @@ enum Work {
 
 impl Keeper {
     /// Looks after a shelf, by [`Keeper::step`].
-    pub fn new(id: u64, shelf: Arc<dyn Shelf>, pool: &Pool, key: Key) -> Arc<Keeper> {
-        let view = Arc::new(View::new(pool, None, &key));
+    pub fn new(lend: &Lend, pool: &Pool) -> Arc<Keeper> {
+        let view = Arc::new(View::new(pool, None, &lend.key));
         let inner = Inner {
             view,
             fresh: VecDeque::new(),
@@ -104,9 +108,10 @@ impl Keeper {
             behind: 0,
         };
         let keeper = Arc::new(Keeper {
-            id,
-            shelf,
-            key,
+            id: lend.member.id,
+            shelf: lend.shelf.clone(),
+            key: lend.key.clone(),
+            rate: lend.move_rate.map(Rate::new),
             inner: Mutex::new(inner),
             changed: Condvar::new(),
             is_ending: AtomicBool::new(false),
@@ -344,7 +349,12 @@ impl Keeper {
             }
             let question = Question::Put { epoch, item, replaces, is_copy: true };
             match with(&|pieces| peer.try_ask(&question, pieces, None).map(drop))? {
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    if let Some(rate) = &self.rate {
+                        rate.count(length);
+                    }
+                    return Ok(());
+                }
                 // Another one has given it meanwhile; whether that is synced is asked again.
                 Err(Failure::Refused(error)) if error.kind() == Kind::Exists && !is_late => is_late = true,
                 Err(failure @ Failure::Stale(_)) => return Err(failed(failure)),
@@ -418,6 +428,21 @@ impl Keeper {
         }
     }
 
+    /// Waits until more may be given away. Whoever ends is not kept.
+    fn keep_rate(&self, mut inner: MutexGuard<Inner>) {
+        let Some(rate) = self.rate.as_ref().filter(|_| !clock::is_simulated()) else { return };
+        loop {
+            let wait = rate.wait();
+            // Whoever leaves has no time for that.
+            let stays = inner.view.members().any(|(id, _)| id == self.id);
+            if wait.is_zero() || !stays || self.is_ending.load(Ordering::Relaxed) {
+                return;
+            }
+            let waited = self.changed.wait_timeout(inner, wait);
+            inner = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+    }
+
     fn rest(&self) {
         let inner = self.locked();
         if !self.is_ending.load(Ordering::Relaxed) {
@@ -453,6 +478,7 @@ impl Keeper {
             }
             let mut inner = self.locked();
             inner.behind = inner.behind.saturating_sub(1);
+            self.keep_rate(inner);
         }
         match packs.last() {
             Some(&(last, _)) => {

@@ -2,6 +2,7 @@
 
 mod benefactor;
 mod keeper;
+mod limits;
 mod manager;
 mod serve;
 mod shards;

@@ -8,12 +8,15 @@ use std::thread::JoinHandle;
 use stdchk_object::wire::Writer;
 use stdchk_object::{Error, Kind, Result};
 
+use super::limits::Clients;
 use super::traffic::Traffic;
 use crate::shelf::{Bulk, Source};
 use crate::wire::{ANSWER, Channel, Key, Question, REFUSAL, STALE, TcpLink, encode_refusal, listen};
 
 /// Connections at a time. Each costs a thread that mostly sleeps.
 const CONNECTIONS_MAX: usize = 4096;
+/// The part of all connections that one machine may have.
+const CLIENT_PART: usize = 4;
 /// Connections at a time of those who have not shown yet that they know the key.
 const STRANGERS_MAX: usize = 512;
 /// Files that a process may have open besides connections.
@@ -237,6 +240,7 @@ fn accept_all(
     traffic: &Arc<Traffic>,
 ) {
     let (connections, strangers) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let clients = Arc::new(Clients::default());
     let most = connections_max();
     loop {
         let accepted = listener.accept();
@@ -248,15 +252,19 @@ fn accept_all(
             std::thread::sleep(std::time::Duration::from_millis(50));
             continue;
         };
-        let places = (Place::take(&connections, most), Place::take(&strangers, STRANGERS_MAX));
-        let (Some(place), Some(stranger)) = places else {
+        let places = (
+            Place::take(&connections, most),
+            Place::take(&strangers, STRANGERS_MAX),
+            clients.enter(from.ip(), (most / CLIENT_PART).max(1)),
+        );
+        let (Some(place), Some(stranger), Some(client)) = places else {
             tracing::warn!("{from} is turned away: there are too many connections");
             continue;
         };
         let (key, service, ending) = (key.clone(), service.clone(), is_ending.clone());
         let traffic = traffic.clone();
         let talk = move || {
-            let _place = place;
+            let _places = (place, client);
             if let Err(error) = talk(stream, &key, &*service, (&ending, &traffic), stranger) {
                 tracing::debug!("{from}: {error}");
             }

@@ -205,7 +205,7 @@ impl World {
         };
         let shelf = self.nodes.borrow()[address].shelf.clone();
         let (catalog, manager) = (self.catalog(), self.peer());
-        let lend = Lend { shelf, member, catalog, manager, key: self.key() };
+        let lend = Lend { shelf, member, catalog, manager, key: self.key(), move_rate: None };
         let joined = self.act(address, || Station::join(&lend));
         self.tell(|| {
             format!("{address} joins: {:?}", joined.as_ref().map(|_| ()).map_err(ToString::to_string))

@@ -38,6 +38,8 @@ pub struct LenderOptions {
     pub listen: Option<String>,
     /// What fails together with it; by default this machine.
     pub domain: Option<String>,
+    /// Bytes in a second that are given away at most when members come and go, or one was lost; without it as fast as it goes.
+    pub move_rate: Option<u64>,
     /// Where to answer those who ask for metrics, if anywhere: a host and a port.
     pub metrics: Option<String>,
 }
@@ -208,7 +210,8 @@ impl Way<'_> {
         let Held { shelf, id, medium, bytes, lock } = held;
         let member = Member { id, address: address.clone(), domain, medium, capacity: bytes };
         let (catalog, manager) = (self.catalog.clone(), self.manager.clone());
-        let lend = Lend { shelf, member, catalog, manager, key: self.key.clone() };
+        let lend =
+            Lend { shelf, member, catalog, manager, key: self.key.clone(), move_rate: options.move_rate };
         let benefactor = Benefactor::join(lend, listener)?;
         let drain = DrainThread::start(&options.manager, self.key.clone(), id)?;
         let reports = Reports {

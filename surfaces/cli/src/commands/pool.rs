@@ -41,13 +41,25 @@ pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
                 false => start(out, &options, key(cli)?)?,
             }
         }
-        PoolVerb::Join { manager, disk, size, listen, yield_when, calm, domain, grace, metrics } => {
+        PoolVerb::Join {
+            manager,
+            disk,
+            size,
+            listen,
+            yield_when,
+            calm,
+            domain,
+            move_rate,
+            grace,
+            metrics,
+        } => {
             let options = LenderOptions {
                 manager: manager.clone(),
                 memory: cli.memory,
                 disk: disk.clone().zip(*size),
                 listen: listen.clone(),
                 domain: domain.clone(),
+                move_rate: *move_rate,
                 metrics: metrics.clone(),
             };
             if options.memory.is_none() && options.disk.is_none() {
