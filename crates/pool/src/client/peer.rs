@@ -25,6 +25,8 @@ const SYNC_PATIENCE: Duration = Duration::from_secs(120);
 const SUSPICION: Duration = Duration::from_secs(2);
 /// How long somebody who was much slower than others is asked after them.
 const SLOWNESS: Duration = Duration::from_secs(30);
+/// How long somebody who has no room is asked after others.
+const FULLNESS: Duration = Duration::from_secs(1);
 /// Bytes between two looks at how long they take.
 const WATCHED_BYTES: usize = 256 << 10;
 
@@ -44,6 +46,8 @@ pub struct Peer {
     /// How fast everybody is, where packs are exchanged; and since when this one is known to be slower.
     pace: Option<Arc<Pace>>,
     slow: Mutex<Option<Instant>>,
+    /// Since when it has no room.
+    full: Mutex<Option<Instant>>,
     /// It may be as slow as it likes until it has shown that it is not.
     is_borne: AtomicBool,
 }
@@ -95,6 +99,7 @@ impl Peer {
             suspected: Mutex::default(),
             pace: None,
             slow: Mutex::default(),
+            full: Mutex::default(),
             is_borne: AtomicBool::new(false),
         }
     }
@@ -129,6 +134,15 @@ impl Peer {
     /// Whether it could not be reached a moment ago, or is slow.
     pub fn is_suspected(&self) -> bool {
         self.suspected().is_some_and(|since| clock::since(since) < SUSPICION) || self.is_slow()
+    }
+
+    /// Whether it had no room a moment ago. Packs are not sent for nothing.
+    pub fn is_full(&self) -> bool {
+        self.full().is_some_and(|since| clock::since(since) < FULLNESS)
+    }
+
+    fn full(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.full.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Whether others were much faster a while ago.
@@ -183,6 +197,10 @@ impl Peer {
             None => self.exchange(question, bulk, buffers),
         };
         *self.suspected() = matches!(asked, Err(Failure::Lost(_))).then(clock::now);
+        if matches!(question, Question::Put { .. }) {
+            let is_full = matches!(&asked, Err(Failure::Refused(error)) if error.kind() == Kind::Full);
+            *self.full() = is_full.then(clock::now);
+        }
         asked
     }
 

@@ -84,16 +84,17 @@ impl PoolStore {
         Ok(changed)
     }
 
-    /// Puts a pack to the first that takes it; the others get theirs from there. Those who did not answer a moment ago are asked only when
-    /// nobody else takes it.
+    /// Puts a pack to the first that takes it; the others get theirs from there. Those who did not answer a moment ago, or had no room,
+    /// are asked only when nobody else takes it.
     fn put_once(&self, view: &View, name: PackName, pieces: &[&[u8]], replaces: bool) -> Put {
         let question =
             Question::Put { epoch: view.current().number, item: name.into(), replaces, is_copy: false };
-        let (mut refusals, mut outcome) = (Vec::new(), None);
+        let (mut refusals, mut refused, mut outcome) = (Vec::new(), Vec::new(), None);
         for suspects in [false, true] {
             view.takers(name, |id| {
                 let peer = view.peer(id);
-                if outcome.is_some() || peer.is_suspected() != suspects {
+                let is_doubtful = peer.is_suspected() || peer.is_full();
+                if outcome.is_some() || is_doubtful != suspects || refused.contains(&id) {
                     return outcome.is_some();
                 }
                 if suspects {
@@ -105,7 +106,13 @@ impl PoolStore {
                     Err(Failure::Refused(error)) if error.kind() == Kind::Exists => {
                         outcome = Some(Put::Exists(error))
                     }
-                    Err(failure) => refusals.push(failure.into_error(peer.address())),
+                    Err(failure) => {
+                        // Those who could not be reached may be waited for when nobody else is left.
+                        if matches!(failure, Failure::Refused(_)) {
+                            refused.push(id);
+                        }
+                        refusals.push(failure.into_error(peer.address()));
+                    }
                 }
                 outcome.is_some()
             });
