@@ -100,14 +100,16 @@ impl Epoch {
     }
 
     /// A member for each of `count` shards of a key, `None` where nobody takes one. Each shard has an order of its own, and goes to the first who
-    /// takes it of those in whose failure domain there are the fewest shards, and of these of those who have fewest themselves. So of a change of the
-    /// membership hardly more shards hear than those that it is about.
+    /// takes it and has none, in a failure domain that has not its part yet: as many as each has to have where they are shared evenly, rounded up. So
+    /// a small domain does not get as much as a large one, and of a change of the membership hardly more shards hear than those that it is about.
+    /// Where nobody is left like that, it is the one with the fewest in his domain, and of these the one with fewest himself.
     pub fn shard_takers(
         &self,
         key: u64,
         count: u8,
         mut takes: impl FnMut(u8, usize) -> bool,
     ) -> Vec<Option<usize>> {
+        let part = usize::from(count).div_ceil(self.domains(count.into()).max(1));
         let mut owners: Vec<Option<usize>> = Vec::with_capacity(count.into());
         for shard in 0..count {
             let mine = |at: &Option<usize>, member: usize| *at == Some(member);
@@ -121,13 +123,12 @@ impl Epoch {
             let mut passed = Vec::new();
             let mut owner = None;
             for member in self.shard_order(key, shard) {
-                match crowd(member) {
-                    (0, 0) if takes(shard, member) => {
-                        owner = Some(member);
-                        break;
-                    }
-                    (0, 0) => {}
-                    crowd => passed.push((crowd, member)),
+                let (in_domain, own) = crowd(member);
+                if in_domain >= part || own > 0 {
+                    passed.push(((in_domain, own), member));
+                } else if takes(shard, member) {
+                    owner = Some(member);
+                    break;
                 }
             }
             if owner.is_none() {
@@ -137,6 +138,20 @@ impl Epoch {
             owners.push(owner);
         }
         owners
+    }
+
+    /// How many failure domains there are, or as many as are asked for.
+    fn domains(&self, most: usize) -> usize {
+        let mut known = Vec::with_capacity(most);
+        for member in &self.members {
+            if known.len() == most {
+                break;
+            }
+            if !known.contains(&member.domain) {
+                known.push(member.domain);
+            }
+        }
+        known.len()
     }
 
     /// The `width` members among which the packs of a writer are placed, as an epoch of its own.
@@ -246,12 +261,39 @@ mod tests {
             };
             assert_eq!([most(4), most(6), most(8), most(10)], [(1, 4), (2, 6), (2, 8), (3, 8)]);
             let four = pool.shard_takers(key, 4, |_, _| true);
-            assert_eq!(pool.shard_takers(key, 8, |_, _| true)[..4], four, "the first do not change");
             let refused = four[0].unwrap();
             let passed_over = pool.shard_takers(key, 2, |_, member| member != refused);
             assert!(!passed_over.contains(&Some(refused)) && passed_over.iter().all(Option::is_some));
             assert_eq!(pool.shard_takers(key, 2, |_, _| false), [None, None]);
         }
+    }
+
+    /// A rack with one machine in it does not get as much as each of the others.
+    #[test]
+    fn small_domains_get_a_small_part() {
+        let mut pool = pool(25);
+        (0..).zip(&mut pool.members).for_each(|(i, member)| (member.domain, member.weight) = (i / 8, 4));
+        let (keys, count) = (3000, 6);
+        let mut held = vec![0; pool.members.len()];
+        for key in 0..keys {
+            let owners = pool.shard_takers(key, count, |_, _| true);
+            owners.iter().for_each(|at| held[at.unwrap()] += 1);
+        }
+        let mean = keys as f64 * f64::from(count) / 25.0;
+        let fullest = f64::from(*held.iter().max().unwrap()) / mean;
+        assert!(fullest < 1.5, "{fullest}: {held:?}");
+        // And it is not joined by as much as that.
+        let mut before = pool.clone();
+        before.members.pop();
+        let owners = |epoch: &Epoch, key| {
+            let owners = epoch.shard_takers(key, count, |_, _| true);
+            owners.iter().map(|at| epoch.members[at.unwrap()].id).collect::<Vec<_>>()
+        };
+        let differ = |key: &u64| {
+            owners(&before, *key).iter().zip(owners(&pool, *key)).filter(|(a, b)| *a != b).count()
+        };
+        let moved: usize = (0..keys).map(|key| differ(&key)).sum();
+        assert!((moved as f64) < 2.5 * mean, "{moved} of {mean}");
     }
 
     /// A loss moves the shards of who is lost, and few others.

@@ -28,7 +28,7 @@ struct Bench {
 type Experiment = fn(&Bench);
 
 /// What is measured, in this order, unless `--only` names some.
-const EXPERIMENTS: [(&str, Experiment); 15] = [
+const EXPERIMENTS: [(&str, Experiment); 16] = [
     ("generated", |bench| series::measure(bench, &inputs::generated(&bench.dir, bench.mib))),
     ("unaligned", |bench| series::measure(bench, &inputs::unaligned(&bench.dir, bench.mib))),
     ("lammps", |bench| of_a_program(bench, inputs::gcore_of_lammps(&bench.dir))),
@@ -44,6 +44,7 @@ const EXPERIMENTS: [(&str, Experiment); 15] = [
     ("stripe", pool_more::stripe),
     ("repair", pool_more::repair),
     ("first-byte", pool_more::first_byte),
+    ("questions", pool_more::questions),
 ];
 
 fn of_a_program(bench: &Bench, series: Option<inputs::Series>) {

@@ -29,6 +29,8 @@ pub struct Pool<'b> {
     pub processes: Vec<Child>,
     /// Where each benefactor says how it is, and who it is.
     pub benefactors: Vec<(String, String)>,
+    /// Where the manager says how it is, if there is one.
+    pub manager: Option<String>,
 }
 
 /// Who keeps the names of a pool.
@@ -58,13 +60,19 @@ impl<'b> Pool<'b> {
     fn start_with(bench: &'b Bench, class: &[&str], benefactors: usize, names: Names) -> Pool<'b> {
         let dir = bench.path("pool");
         std::fs::create_dir(&dir).expect("a folder for a pool");
-        let mut pool =
-            Pool { bench, dir, place: String::new(), processes: Vec::new(), benefactors: Vec::new() };
+        let mut pool = Pool {
+            bench,
+            dir,
+            place: String::new(),
+            processes: Vec::new(),
+            benefactors: Vec::new(),
+            manager: None,
+        };
         let key = pool.path("key");
         pool.run(&["pool", "key", "--plain", &key]).go();
         let state = pool.path("state");
         let start = [&["pool", "start"], class].concat();
-        let listen = ["--listen", "127.0.0.1:0"];
+        let listen = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
         pool.place = match names {
             Names::Manager => pool.manager(&[&start[..], &listen, &["--state", &state]].concat()),
             Names::Both(place) => pool.manager(&[&start[..], &listen, &["--catalog", place]].concat()),
@@ -86,7 +94,9 @@ impl<'b> Pool<'b> {
 
     /// Starts a manager, where there is a folder; the pool's address.
     fn manager(&mut self, args: &[&str]) -> String {
-        format!("pool://{}", word(&self.spawn(args), "listen"))
+        let said = self.spawn(args);
+        self.manager = Some(word(&said, "metrics"));
+        format!("pool://{}", word(&said, "listen"))
     }
 
     fn path(&self, name: &str) -> String {

@@ -25,7 +25,7 @@ pub fn stripe(bench: &Bench) {
     );
     println!("|---|---|---|---|---|---|---|");
     let file = bench.path("state");
-    for width in ["2", "4", "6", "8"] {
+    for width in ["1", "2", "4", "6", "8"] {
         let pool = Pool::start_as_class(bench, &["--replicas", "2", "--stripe", width], 8);
         let (mut figures, mut step) = (Figures::default(), 0);
         for round in 0..=bench.rounds {
@@ -119,12 +119,90 @@ pub fn repair(bench: &Bench) {
 
 /// What a process says of itself.
 fn metric(at: &str, name: &str) -> u64 {
+    find_metric(at, name).unwrap_or_else(|| panic!("{name} is missing"))
+}
+
+fn find_metric(at: &str, name: &str) -> Option<u64> {
     let mut stream = TcpStream::connect(at).expect("it listens");
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").expect("it listens");
     let mut page = String::new();
     stream.read_to_string(&mut page).expect("it answers");
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("{name} is missing")).parse().expect("a number")
+    line.map(|number| number.parse().expect("a number"))
+}
+
+/// What a checkpoint asks of the manager, by the size of the pool; and what everybody asks all the time.
+pub fn questions(bench: &Bench) {
+    const SAVES: u64 = 40;
+    println!(
+        "Questions to the manager, pools of two copies, {SAVES} checkpoints of 64 MiB by a process each\n"
+    );
+    println!(
+        "| benefactors | for a checkpoint | of these append | read the log | beat and the like | each second, for a benefactor |"
+    );
+    println!("|---|---|---|---|---|---|");
+    let file = bench.path("state");
+    for count in [2, 8, 32] {
+        let pool = Pool::start_as_class(bench, &["--replicas", "2"], count);
+        let manager = pool.manager.clone().expect("a manager");
+        let asked = || {
+            QUESTIONS.map(|(word, _)| {
+                metric_or_0(&manager, &format!("stdchk_questions_total{{question=\"{word}\"}}"))
+            })
+        };
+        std::thread::sleep(Duration::from_secs(1));
+        let (begun, before) = (Instant::now(), asked());
+        std::thread::sleep(Duration::from_secs(5));
+        let idle = difference(&asked(), &before).map(|count| count / begun.elapsed().as_secs_f64());
+        let (mut took, mut during) = (0.0, [0.0; QUESTIONS.len()]);
+        for step in 0..SAVES {
+            std::fs::write(&file, Random::new(step).bytes(64 << 20)).expect("room for the input");
+            let (begun, before) = (Instant::now(), asked());
+            pool.save("bench", step as usize, &file, "replicated");
+            took += begun.elapsed().as_secs_f64();
+            during.iter_mut().zip(difference(&asked(), &before)).for_each(|(sum, more)| *sum += more);
+            if step % 10 == 9 {
+                pool.clear();
+            }
+        }
+        let mut of = [0.0; 3];
+        for (at, (_, kind)) in QUESTIONS.iter().enumerate() {
+            of[*kind] += (during[at] - idle[at] * took).max(0.0) / SAVES as f64;
+        }
+        let background = idle.iter().sum::<f64>() / count as f64;
+        println!(
+            "| {count} | {:.1} | {:.1} | {:.1} | {:.1} | {background:.1} |",
+            of.iter().sum::<f64>(),
+            of[0],
+            of[1],
+            of[2]
+        );
+    }
+    println!();
+}
+
+/// What a manager is asked: to append, to tell what is new, or anything else.
+const QUESTIONS: [(&str, usize); 11] = [
+    ("append", 0),
+    ("tail", 1),
+    ("beat", 2),
+    ("beat_ages", 2),
+    ("forget_beats", 2),
+    ("alive", 2),
+    ("get", 2),
+    ("names", 2),
+    ("create", 2),
+    ("replace", 2),
+    ("delete", 2),
+];
+
+fn difference(after: &[u64; QUESTIONS.len()], before: &[u64; QUESTIONS.len()]) -> [f64; QUESTIONS.len()] {
+    std::array::from_fn(|at| (after[at] - before[at]) as f64)
+}
+
+/// What a process says of itself; nothing of what it was never asked.
+fn metric_or_0(at: &str, name: &str) -> u64 {
+    find_metric(at, name).unwrap_or(0)
 }
 
 /// Notes when it was first written to.

@@ -1,5 +1,5 @@
-//! `stdchk-sim [BENEFACTORS ...]`: every benefactor also saves one gibibyte, in packs of 16 MiB and two copies, with the project's
-//! own placement; then one joins, and one is lost. Without arguments for 100, 1 000 and 10 000 of them; 100000 takes minutes.
+//! `stdchk-sim [BENEFACTORS ...]`: every benefactor also saves one gibibyte, in packs of 16 MiB, with two copies or in six shards of 4+2, with the
+//! project's own placement; then one joins, and one is lost. Without arguments for 100, 1 000 and 10 000 of them; 100000 takes half an hour.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -9,7 +9,11 @@ use stdchk_placement::{Benefactor, Epoch, weight_of};
 
 const PACK: f64 = (16 << 20) as f64;
 const PACKS_EACH: u64 = 64;
-const COPIES: usize = 2;
+/// What a pool may do for the safety of packs: how many pieces of each there are, and what each is of the pack.
+const SAFETIES: [Safety; 2] = [
+    Safety { name: "2 copies", pieces: 2, part: 1.0, are_shards: false },
+    Safety { name: "4+2", pieces: 6, part: 0.25, are_shards: true },
+];
 /// Benefactors that share a failure domain.
 const RACK: u64 = 32;
 /// Bytes that a benefactor pushes in a second while it repairs.
@@ -26,16 +30,26 @@ const DRAWS_MAX: u64 = 11_000_000_000;
 const SAMPLE: u64 = 1000;
 const MOVES_TELLING: f64 = 100.0;
 
+#[derive(Clone, Copy)]
+struct Safety {
+    name: &'static str,
+    pieces: u8,
+    part: f64,
+    are_shards: bool,
+}
+
 fn main() {
     let counts: Vec<u64> = std::env::args().skip(1).map(|text| text.parse().expect("a number")).collect();
     let counts = if counts.is_empty() { vec![100, 1000, 10_000] } else { counts };
     println!(
-        "| benefactors | stripe | fullest over mean | the same, bounded | questions for a copy | joins: moved over optimum | lost: pushed over optimum | pushers | repair s |"
+        "| benefactors | safety | stripe | fullest over mean | the same, bounded | questions for a piece | joins: moved over optimum | lost: pushed over optimum | pushers | repair s |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|");
     for count in counts {
-        for stripe in STRIPES {
-            report(count, stripe);
+        for safety in SAFETIES {
+            for stripe in STRIPES {
+                report(count, safety, stripe);
+            }
         }
     }
 }
@@ -51,19 +65,30 @@ fn pool(count: u64) -> Epoch {
 struct Writer<'e> {
     epoch: &'e Epoch,
     stripe: Option<Epoch>,
+    safety: Safety,
     key: u64,
 }
 
 impl<'e> Writer<'e> {
-    fn new(epoch: &'e Epoch, stripe: Option<usize>, key: u64) -> Writer<'e> {
-        Writer { epoch, stripe: stripe.map(|width| epoch.stripe(key, width)), key }
+    fn new(epoch: &'e Epoch, safety: Safety, stripe: Option<usize>, key: u64) -> Writer<'e> {
+        // Shards want as many benefactors as there are of them.
+        let width = stripe.map(|width| width.max(safety.pieces.into()));
+        Writer { epoch, stripe: width.map(|width| epoch.stripe(key, width)), safety, key }
     }
 
-    /// The owners of a pack among those that take it.
+    /// The owners of a pack's pieces among those that take them.
     fn owners(&self, number: u64, mut takes: impl FnMut(&Benefactor) -> bool) -> Vec<u64> {
         let among = self.stripe.as_ref().unwrap_or(self.epoch);
         let key = self.key.wrapping_mul(0x9e37_79b9).wrapping_add(number);
-        let owners = among.takers(key, COPIES, |member| takes(&among.members[member]));
+        let mut takes = |member: usize| takes(&among.members[member]);
+        let owners = match self.safety.are_shards {
+            false => among.takers(key, self.safety.pieces.into(), takes),
+            true => among
+                .shard_takers(key, self.safety.pieces, |_, member| takes(member))
+                .into_iter()
+                .flatten()
+                .collect(),
+        };
         owners.into_iter().map(|owner| among.members[owner].id).collect()
     }
 }
@@ -96,7 +121,7 @@ impl Load {
             bound.is_none_or(|bound| !self.exceeds(member, bound))
         };
         let mut owners = writer.owners(number, takes);
-        if owners.len() < COPIES {
+        if owners.len() < usize::from(writer.safety.pieces) {
             // A stripe that is full throughout widens.
             owners = writer.owners(number, |_| true);
         }
@@ -113,14 +138,14 @@ impl Load {
     }
 }
 
-fn report(count: u64, stripe: Option<usize>) {
+fn report(count: u64, safety: Safety, stripe: Option<usize>) {
     let before = pool(count);
     let name = stripe.map_or("none".to_owned(), |width| width.to_string());
-    let draws = if stripe.is_some() { count * count } else { count * count * PACKS_EACH };
+    let of_pack = if safety.are_shards { u64::from(safety.pieces) } else { 1 };
+    let draws = if stripe.is_some() { count * count } else { count * count * PACKS_EACH * of_pack };
+    let title = format!("{count} | {} | {name}", safety.name);
     if draws > DRAWS_MAX {
-        println!(
-            "| {count} | {name} | not computed: every pack would be compared with everybody | | | | | | |"
-        );
+        println!("| {title} | not computed: every pack would be compared with everybody | | | | | | |");
         return;
     }
     let mut random = Random::new(count);
@@ -129,7 +154,7 @@ fn report(count: u64, stripe: Option<usize>) {
     let (mut free, mut bounded) = (Load::new(&before), Load::new(&before));
     let mut of_lost = Vec::new();
     // All save at once: pack by pack, not writer by writer.
-    let writers: Vec<Writer> = keys.iter().map(|&key| Writer::new(&before, stripe, key)).collect();
+    let writers: Vec<Writer> = keys.iter().map(|&key| Writer::new(&before, safety, stripe, key)).collect();
     for number in 0..PACKS_EACH {
         for writer in &writers {
             bounded.place(writer, number, Some(BOUND));
@@ -139,21 +164,21 @@ fn report(count: u64, stripe: Option<usize>) {
             }
         }
     }
-    let (pushed, pushers, most) = repair(&before, stripe, lost, &of_lost);
-    let joins = joins(&before, stripe, &keys, free.weights);
+    let (pushed, pushers, most) = repair(&before, safety, stripe, lost, &of_lost);
+    let joins = joins(&before, safety, stripe, &keys, free.weights);
     println!(
-        "| {count} | {name} | {:.2} | {:.2} | {:.2} | {} | {:.2} | {pushers} | {:.1} |",
+        "| {title} | {:.2} | {:.2} | {:.2} | {} | {:.2} | {pushers} | {:.1} |",
         free.fullest_over_mean(&before),
         bounded.fullest_over_mean(&before),
-        bounded.asked as f64 / (count * PACKS_EACH * COPIES as u64) as f64,
+        bounded.asked as f64 / (count * PACKS_EACH * u64::from(safety.pieces)) as f64,
         joins.map_or(String::new(), |ratio| format!("{ratio:.2}")),
         pushed as f64 / of_lost.len().max(1) as f64,
-        most as f64 * PACK / PUSH_RATE,
+        most as f64 * safety.part * PACK / PUSH_RATE,
     );
 }
 
 /// One joins: copies that move, over those that its share would be. Nothing where so few would move that a sample says nothing.
-fn joins(before: &Epoch, stripe: Option<usize>, keys: &[u64], weights: f64) -> Option<f64> {
+fn joins(before: &Epoch, safety: Safety, stripe: Option<usize>, keys: &[u64], weights: f64) -> Option<f64> {
     let mut after = before.clone();
     let weight = before.members[1].weight;
     after.members.push(Benefactor { id: u64::MAX, weight, domain: u32::MAX });
@@ -162,7 +187,7 @@ fn joins(before: &Epoch, stripe: Option<usize>, keys: &[u64], weights: f64) -> O
     let (mut moved, mut all) = (0u64, 0u64);
     for _ in 0..writers {
         let key = keys[random.below(keys.len() as u64) as usize];
-        let (old, new) = (Writer::new(before, stripe, key), Writer::new(&after, stripe, key));
+        let (old, new) = (Writer::new(before, safety, stripe, key), Writer::new(&after, safety, stripe, key));
         for number in 0..PACKS_EACH {
             let had = old.owners(number, |_| true);
             moved += new.owners(number, |_| true).iter().filter(|owner| !had.contains(owner)).count() as u64;
@@ -176,6 +201,7 @@ fn joins(before: &Epoch, stripe: Option<usize>, keys: &[u64], weights: f64) -> O
 /// One is lost: copies that are pushed, by how many, and how many the busiest pushes or takes.
 fn repair(
     before: &Epoch,
+    safety: Safety,
     stripe: Option<usize>,
     lost: u64,
     packs: &[(u64, u64, Vec<u64>)],
@@ -185,7 +211,7 @@ fn repair(
     let (mut pushes, mut takes): (HashMap<u64, u64>, HashMap<u64, u64>) = Default::default();
     let mut writers: HashMap<u64, Writer> = HashMap::new();
     for (key, number, had) in packs {
-        let writer = writers.entry(*key).or_insert_with(|| Writer::new(&after, stripe, *key));
+        let writer = writers.entry(*key).or_insert_with(|| Writer::new(&after, safety, stripe, *key));
         let survivor = had.iter().find(|&&owner| owner != lost).copied().unwrap_or(lost);
         let owners = writer.owners(*number, |_| true);
         for owner in owners.into_iter().filter(|owner| !had.contains(owner)) {
