@@ -17,6 +17,9 @@ use crate::repository::Repository;
 
 /// How often a benefactor looks whether there is something to drain, and how long it rests after something went wrong.
 const EVERY: Duration = Duration::from_secs(1);
+/// How much later for each benefactor, where there are many; but no later than that.
+const EVERY_EACH: Duration = Duration::from_micros(500);
+const EVERY_MAX: Duration = Duration::from_secs(30);
 const REST: Duration = Duration::from_secs(10);
 /// Memory for what a drainer reads of manifests.
 const MEMORY: usize = 64 << 20;
@@ -194,7 +197,8 @@ fn drain_pool(repository: &Repository, id: u64, is_ending: &AtomicBool, tally: &
                 continue;
             }
         }
-        sleep(EVERY, is_ending);
+        let members = u32::try_from(state.pool().members().len()).unwrap_or(u32::MAX);
+        sleep((EVERY_EACH * members).clamp(EVERY, EVERY_MAX), is_ending);
     }
     Ok(())
 }

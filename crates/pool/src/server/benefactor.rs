@@ -1,7 +1,7 @@
 //! Lending: a shelf that others put packs on and read from.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use crate::wire::{Key, Question, Report};
 const LIST_MAX: usize = 65_536;
 /// Shards that one answer lists.
 const LIST_SHARDS_MAX: usize = 256;
-/// How often a benefactor says that it is alive, and looks whether the pool has changed.
+/// How often a benefactor says that it is alive while nobody hears it, and how soon it notices that it is to end.
 const EVERY: Duration = Duration::from_millis(500);
 /// Memory for copies that are checked, and how long others wait for some of it.
 const COPIES: u64 = 512 << 20;
@@ -75,6 +75,7 @@ impl Station {
             manager: lend.manager.clone(),
             is_ending: Arc::default(),
             is_away: Arc::default(),
+            seen: Mutex::default(),
         };
         Ok(Station { keeper, service: Arc::new(service), watcher })
     }
@@ -218,29 +219,57 @@ struct Watcher {
     manager: Arc<Peer>,
     is_ending: Arc<AtomicBool>,
     is_away: Arc<AtomicBool>,
+    /// Which pool was looked at last, where nothing is to be done about it.
+    seen: Mutex<Option<Seen>>,
+}
+
+/// What tells one state of a pool from another, as far as benefactors care.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    pool: u64,
+    epoch: u64,
+    settled: u64,
 }
 
 impl Watcher {
     fn watch(&self) {
         while !self.is_ending.load(Ordering::Relaxed) {
-            self.watch_once();
-            std::thread::sleep(EVERY);
+            let (begun, pause) = (Instant::now(), self.watch_once());
+            while begun.elapsed() < pause && !self.is_ending.load(Ordering::Relaxed) {
+                std::thread::sleep((EVERY / 5).min(pause.saturating_sub(begun.elapsed())));
+            }
         }
     }
 
-    fn watch_once(&self) {
-        if let Err(error) = self.look() {
+    /// How long to wait until the next time.
+    fn watch_once(&self) -> Duration {
+        let alive = Question::Alive(self.keeper.report());
+        let said = self.manager.ask_for(&alive, |r| {
+            Ok((Seen { pool: r.u64()?, epoch: r.varint()?, settled: r.varint()? }, r.varint()?))
+        });
+        // Whoever was lost is not heard; that is seen in the names.
+        let (now, pause) = match said {
+            Ok((seen, pause)) => (Some(seen), Duration::from_millis(pause)),
+            Err(error) => {
+                tracing::debug!("nobody hears that this benefactor is alive: {error}");
+                (None, EVERY)
+            }
+        };
+        let is_known = now.is_some() && now == *self.seen();
+        if !is_known && let Err(error) = self.look() {
             tracing::debug!("the pool's names cannot be read: {error}");
         }
-        // Whoever was lost is not heard; that is seen in the names.
-        if let Err(error) = self.manager.ask(&Question::Alive(self.keeper.report()), &[]) {
-            tracing::debug!("nobody hears that this benefactor is alive: {error}");
-        }
         self.keeper.shelf().tidy();
+        pause
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Option<Seen>> {
+        self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Takes in what the pool is like, and comes back to it after having been lost.
     fn look(&self) -> Result<()> {
+        *self.seen() = None;
         let state = self.catalog.state()?;
         let pool = state.pool();
         if pool.id() != self.pool {
@@ -256,9 +285,13 @@ impl Watcher {
             return Ok(());
         }
         self.keeper.take_epoch(pool);
-        if !pool.members().contains_key(&self.member.id) && self.keeper.report().packs == 0 {
+        let belongs = pool.members().contains_key(&self.member.id);
+        if !belongs && self.keeper.report().packs == 0 {
             self.keeper.evict();
         }
+        // Whoever does not belong looks again and again whether it is done.
+        *self.seen() =
+            belongs.then(|| Seen { pool: pool.id(), epoch: pool.epoch(), settled: pool.settled() });
         Ok(())
     }
 }

@@ -32,6 +32,12 @@ pub struct ManagerService {
     grace: Duration,
 }
 
+/// How often a benefactor says that it is alive; where there are many, how much later for each. And how often at least, by a pool that has very little
+/// patience.
+const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE_EACH: Duration = Duration::from_micros(500);
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
 /// Records and snapshots, as they lie in memory.
 struct Records(Vec<Arc<[u8]>>);
 
@@ -66,7 +72,7 @@ impl ManagerService {
     }
 
     /// Notes how a benefactor is. When all say that they are done with an epoch it is settled.
-    fn take_report(&self, report: Report) -> Result<()> {
+    fn take_report(&self, report: Report) -> Result<Arc<State>> {
         let state = self.catalog.state();
         if state.as_ref().is_ok_and(|state| !belongs(state.pool(), report.member)) {
             let text = format!("benefactor {:016x} does not belong to the pool any more", report.member);
@@ -78,13 +84,19 @@ impl ManagerService {
         self.signs.say(report.member, &said.into_bytes())?;
         let state = state?;
         match report.settled > state.pool().settled() {
-            true => self.settle(&state),
-            false => Ok(()),
+            true => self.settle(state),
+            false => Ok(state),
         }
     }
 
+    /// How long each of so many benefactors may be silent until it should say again that it is alive.
+    fn pause(&self, members: usize) -> Duration {
+        let most = (self.grace / 4).max(PAUSE_MIN);
+        (PAUSE_EACH * u32::try_from(members).unwrap_or(u32::MAX)).max(PAUSE).min(most)
+    }
+
     /// The newest epoch with which all say that they are done: all who lend, and those who have left and still give away.
-    fn settle(&self, state: &State) -> Result<()> {
+    fn settle(&self, state: Arc<State>) -> Result<Arc<State>> {
         let reports = self.reports()?;
         let pool = state.pool();
         let settled = |id: &u64| reports.get(id).map_or(0, |report| report.settled);
@@ -92,13 +104,13 @@ impl ManagerService {
         let leaving = pool.leavers().map(|member| &member.id).filter(|id| !pool.is_lost(**id));
         let leaving = leaving.filter(|id| !self.is_silent(**id, reports.contains_key(id)));
         let done = pool.members().keys().chain(leaving).map(settled).min().unwrap_or(0);
-        if done > pool.settled() {
-            self.catalog.append(false, &mut |state| {
-                let newer = done > state.pool().settled() && done <= state.pool().epoch();
-                Ok(if newer { vec![Op::Pool(PoolOp::Settle(done))] } else { Vec::new() })
-            })?;
+        if done <= pool.settled() {
+            return Ok(state);
         }
-        Ok(())
+        self.catalog.append(false, &mut |state| {
+            let newer = done > state.pool().settled() && done <= state.pool().epoch();
+            Ok(if newer { vec![Op::Pool(PoolOp::Settle(done))] } else { Vec::new() })
+        })
     }
 
     /// What those said last who are there.
@@ -197,7 +209,16 @@ impl Service for ManagerService {
                     problems.iter().for_each(|problem| w.string(problem));
                 })
             }
-            Question::Alive(report) => self.take_report(report).map(done)?,
+            Question::Alive(report) => {
+                let state = self.take_report(report)?;
+                let pool = state.pool();
+                Reply::of(|w| {
+                    w.u64(pool.id());
+                    w.varint(pool.epoch());
+                    w.varint(pool.settled());
+                    w.varint(self.pause(pool.members().len()).as_millis() as u64);
+                })
+            }
             Question::Reports => {
                 let (reports, ages) = (self.reports()?, self.signs.ages()?);
                 Reply::of(|w| {
