@@ -216,6 +216,17 @@ pub enum Op {
 }
 
 impl Op {
+    /// The session whose step this is, if it is that of one.
+    pub fn session(&self) -> Option<SessionId> {
+        match self {
+            Op::Open(entry) => Some(entry.id),
+            Op::AddPart(id, ..) | Op::Commit(id, ..) | Op::End(id) | Op::Fence(id) | Op::Forward(id, _) => {
+                Some(*id)
+            }
+            _ => None,
+        }
+    }
+
     fn tag(&self) -> u8 {
         match self {
             Op::Open(..) => 1,

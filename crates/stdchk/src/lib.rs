@@ -75,6 +75,7 @@ pub fn total_bytes(paths: &[std::path::PathBuf]) -> u64 {
 pub use checkpoint::{Checkpoint, Look, Passed, RankedMember};
 pub use explain::{Explanation, explain};
 pub use host::now_ns;
+pub use metrics::metrics_of;
 pub use naming::{Conventional, Spec, by_convention};
 pub use repository::{Reading, Repository, parse_durability};
 pub use save::{Add, ParentChoice, SCRIPT_LEASE, Save, SaveOptions, Saved};

@@ -11,8 +11,10 @@ use std::time::Duration;
 use stdchk_catalog::{Medium, State};
 use stdchk_object::Result;
 use stdchk_object::error::Context;
+use stdchk_object::member::Tally;
 use stdchk_pool::{Report, Traffic, question_word};
 
+use crate::save::Saved;
 use crate::tier::DrainTally;
 
 /// How long somebody may take to ask and to listen: others wait meanwhile.
@@ -128,6 +130,30 @@ impl Page {
         self.counter("records_total", "Records of the log.", state.number());
         self.counter("commits_total", "Commits and compactions.", state.commits());
     }
+}
+
+/// The figures of one save.
+pub fn metrics_of(saved: &Saved) -> String {
+    let (entry, tally) = (&saved.entry, Tally::from(saved.entry.tally));
+    let app = entry.app.as_str().replace('\\', "\\\\").replace('"', "\\\"");
+    let mut page = Page::default();
+    let mut gauge = |name, help, value| {
+        page.some("gauge", name, help, [(format!("app=\"{app}\""), value)]);
+    };
+    gauge("save_step", "The step that was saved last.", entry.step);
+    gauge(
+        "save_time_seconds",
+        "When it was, in seconds since 1970.",
+        entry.created_ns.max(0).unsigned_abs() / 1_000_000_000,
+    );
+    gauge("save_duration_milliseconds", "How long the save took.", entry.took_ms);
+    gauge("save_members", "Members that it has.", entry.member_count);
+    gauge("save_bytes", "Bytes of these.", entry.bytes);
+    gauge("save_new_bytes", "Bytes that were new.", tally.new);
+    gauge("save_shared_bytes", "Bytes that were there already.", tally.shared);
+    gauge("save_zero_bytes", "Bytes that are zero.", tally.zero);
+    gauge("save_written_bytes", "Bytes that were written for it.", entry.written);
+    page.0
 }
 
 /// Answers those who ask for metrics, until it is dropped.

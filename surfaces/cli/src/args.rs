@@ -25,6 +25,17 @@ pub struct Cli {
     /// Say more; twice, even more.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// How what is said is written, of which -v says more: with json, one object a line, with the time.
+    #[arg(
+        long,
+        global = true,
+        env = "STDCHK_LOG_FORMAT",
+        value_enum,
+        default_value_t,
+        value_name = "FORMAT",
+        hide_default_value = true
+    )]
+    pub log_format: LogFormat,
     /// About how much memory to use, at least 64MiB; by default 256MiB. With pool join: how much to lend.
     #[arg(long, global = true, value_parser = parse::memory, value_name = "SIZE")]
     pub memory: Option<u64>,
@@ -34,6 +45,16 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub verb: Verb,
+}
+
+/// How a log is written.
+#[derive(Clone, Copy, Default, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
 }
 
 /// What to do.
@@ -349,6 +370,9 @@ pub struct SaveArgs {
     /// From now on cut every pack of this repository into K shards, with M of parity, of which any M may be lost or damaged; none ends that.
     #[arg(long, value_parser = parse::erasure, value_name = "K+M")]
     pub erasure: Option<parse::Erasure>,
+    /// Write figures of this save there, in the text form of Prometheus, for whoever collects such files.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "by_name")]
+    pub metrics_file: Option<PathBuf>,
     #[command(flatten)]
     pub engine: EngineArgs,
 }

@@ -9,7 +9,7 @@ mod parse;
 
 use clap::Parser;
 
-use args::Cli;
+use args::{Cli, LogFormat};
 use output::Out;
 
 fn main() -> std::process::ExitCode {
@@ -49,10 +49,12 @@ fn start_log(cli: &Cli) {
     };
     let filter = tracing_subscriber::EnvFilter::try_from_env("STDCHK_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .without_time()
-        .with_target(false)
-        .init();
+        .with_span_events(tracing_subscriber::fmt::format::FmtSpan::CLOSE);
+    match cli.log_format {
+        LogFormat::Text => log.without_time().with_target(false).init(),
+        LogFormat::Json => log.json().init(),
+    }
 }

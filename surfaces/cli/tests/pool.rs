@@ -243,6 +243,53 @@ fn until(pool: &Pool, what: &str, is_so: impl Fn(&str) -> bool) {
     }
 }
 
+/// Every process says what it did for a save, by the save's session.
+#[test]
+fn a_save_can_be_followed_through_the_pool() {
+    let mut pool = Pool::start(&["--replicas", "2"]);
+    pool.environment.push(("STDCHK_LOG", "debug".to_owned()));
+    pool.environment.push(("STDCHK_LOG_FORMAT", "json".to_owned()));
+    pool.manager.take().expect("a manager").kill();
+    pool.manage();
+    let log = |name: usize| pool.path(&format!("log{name}"));
+    let _lenders: Vec<Process> = (0..2)
+        .map(|domain| {
+            let mut command = pool.command();
+            command.args(["pool", "join", &pool.place, "--json", "--memory", "256MiB"]);
+            command.args(["--domain", &format!("host={domain}")]);
+            Process::start_with(command, std::fs::File::create(log(domain)).expect("a file").into())
+        })
+        .collect();
+    let metrics = pool.path("save.prom");
+    std::fs::write(pool.path("state.bin"), state(1)).expect("a file");
+    let mut save = pool.command();
+    save.args(["save", "melt", "--step", "7", "--metrics-file"]).arg(&metrics).arg(pool.path("state.bin"));
+    let saved = save.output().expect("the binary starts");
+    let said = String::from_utf8(saved.stderr).expect("text");
+    assert!(saved.status.success(), "{said}");
+    let line = said.lines().find(|line| line.contains("\"name\":\"save\"")).expect("the save itself");
+    let session = &line.split("\"session\":\"").nth(1).expect("its session")[..16];
+    let speaks_of = |text: &str, doing: &str, question: &str| {
+        text.lines().any(|line| {
+            line.starts_with("{\"timestamp\":")
+                && [doing, question, session].iter().all(|word| line.contains(word))
+        })
+    };
+    assert!(
+        speaks_of(&said, "\"asked\"", "\"put\"") && speaks_of(&said, "\"asked\"", "\"append\""),
+        "{said}"
+    );
+    let logs: String = (0..2).map(|domain| std::fs::read_to_string(log(domain)).expect("a log")).collect();
+    for (doing, question) in
+        [("\"answered\"", "\"put\""), ("\"asked\"", "\"put\""), ("\"secure\"", "\"pack\"")]
+    {
+        assert!(speaks_of(&logs, doing, question), "{doing} {question}: {logs}");
+    }
+    let page = std::fs::read_to_string(metrics).expect("figures");
+    assert!(page.contains("stdchk_save_step{app=\"melt\"} 7\n"), "{page}");
+    assert!(page.contains(&format!("stdchk_save_bytes{{app=\"melt\"}} {}\n", 24 << 20)), "{page}");
+}
+
 #[test]
 fn one_process_lends_memory_and_a_folder() {
     let pool = Pool::start(&["--replicas", "2"]);

@@ -26,9 +26,8 @@ const BOUND: f64 = 1.25;
 const SLACK: f64 = 4.0;
 /// Comparisons of a key with a member that can be made in reasonable time.
 const DRAWS_MAX: u64 = 11_000_000_000;
-/// Writers that are looked at to see what moves.
-const SAMPLE: u64 = 1000;
-const MOVES_TELLING: f64 = 100.0;
+/// Moves below which their number says nothing.
+const MOVES_TELLING: f64 = 30.0;
 
 #[derive(Clone, Copy)]
 struct Safety {
@@ -36,6 +35,17 @@ struct Safety {
     pieces: u8,
     part: f64,
     are_shards: bool,
+}
+
+impl Safety {
+    /// How often all benefactors are compared for the packs of a writer.
+    fn draws(self, stripe: Option<usize>) -> u64 {
+        match (stripe, self.are_shards) {
+            (Some(_), _) => 1,
+            (None, false) => PACKS_EACH,
+            (None, true) => PACKS_EACH * u64::from(self.pieces),
+        }
+    }
 }
 
 fn main() {
@@ -141,8 +151,7 @@ impl Load {
 fn report(count: u64, safety: Safety, stripe: Option<usize>) {
     let before = pool(count);
     let name = stripe.map_or("none".to_owned(), |width| width.to_string());
-    let of_pack = if safety.are_shards { u64::from(safety.pieces) } else { 1 };
-    let draws = if stripe.is_some() { count * count } else { count * count * PACKS_EACH * of_pack };
+    let draws = count * count * safety.draws(stripe);
     let title = format!("{count} | {} | {name}", safety.name);
     if draws > DRAWS_MAX {
         println!("| {title} | not computed: every pack would be compared with everybody | | | | | | |");
@@ -183,7 +192,9 @@ fn joins(before: &Epoch, safety: Safety, stripe: Option<usize>, keys: &[u64], we
     let weight = before.members[1].weight;
     after.members.push(Benefactor { id: u64::MAX, weight, domain: u32::MAX });
     let mut random = Random::new(7);
-    let writers = SAMPLE.min(keys.len() as u64);
+    // As many writers as can be looked at in reasonable time.
+    let draws = 2 * before.members.len() as u64 * safety.draws(stripe);
+    let writers = (DRAWS_MAX / draws).clamp(1, keys.len() as u64);
     let (mut moved, mut all) = (0u64, 0u64);
     for _ in 0..writers {
         let key = keys[random.below(keys.len() as u64) as usize];

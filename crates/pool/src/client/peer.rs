@@ -252,6 +252,7 @@ impl Peer {
         watch: &mut Watch,
     ) -> std::result::Result<Answer, Failure> {
         let (kind, body) = question.encode();
+        let _span = question.span(kind, "asked", &self.address).entered();
         let patience = match question {
             Question::Sync { .. } => SYNC_PATIENCE,
             _ => ANSWER_PATIENCE,

@@ -263,6 +263,7 @@ impl Keeper {
     /// never give it up themselves. So it cannot be that two give it up at once, each because the other one has it.
     pub fn secure(&self, item: Item) -> Result<bool> {
         let name = item.pack;
+        let _span = tracing::debug_span!("secure", pack = %item, session = %name.session).entered();
         let mut inner = self.locked();
         // Whoever is at it already does it for all; but he may have begun with an older epoch.
         while !inner.at_work.insert(name) {

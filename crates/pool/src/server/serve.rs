@@ -285,6 +285,7 @@ fn talk(
     (is_ending, traffic): (&AtomicBool, &Traffic),
     stranger: Place,
 ) -> Result<()> {
+    let from = stream.peer_addr().map_or_else(|_| "somebody".to_owned(), |from| from.to_string());
     let link = TcpLink::new(stream).map_err(|error| Error::io("a connection cannot be used", error))?;
     let mut channel = Channel::accept(Box::new(link), key)?;
     drop(stranger);
@@ -304,6 +305,7 @@ fn talk(
             // Those that take bulk do nothing before all of it has come, and with it the code of the frame. Nobody else may do anything
             // upon a frame of which nothing is proven.
             Ok(question) if question.takes_bulk() || frame.bulk == 0 => {
+                let _span = question.span(frame.kind, "answered", &from).entered();
                 service.answer(question, &mut incoming)
             }
             Ok(_) => Err(Error::invalid("bytes that nobody asked for").into()),

@@ -140,6 +140,45 @@ fn text(r: &mut Reader) -> Result<String> {
 }
 
 impl Question {
+    /// A span for the time in which it is asked or answered: it names the session that it is about, by which a save can be followed through all
+    /// processes of a pool.
+    pub fn span(&self, kind: u8, doing: &'static str, with: &dyn std::fmt::Display) -> tracing::Span {
+        use tracing::field::{Empty, display};
+        let span = tracing::debug_span!("question", doing, with = %with, question = Empty, session = Empty, pack = Empty);
+        if span.is_disabled() {
+            return span;
+        }
+        span.record("question", question_word(kind));
+        let (session, pack) = self.subject();
+        if let Some(session) = session {
+            span.record("session", display(session));
+        }
+        if let Some(pack) = pack {
+            span.record("pack", display(pack));
+        }
+        span
+    }
+
+    /// The session that it is about, and the pack, if it is about one.
+    fn subject(&self) -> (Option<SessionId>, Option<Item>) {
+        let item = match self {
+            Question::Put { item, .. }
+            | Question::Length { item, .. }
+            | Question::Read { item, .. }
+            | Question::Drop { item } => Some(*item),
+            Question::Sync { names, .. } | Question::Remove { names } => {
+                names.first().map(|&name| name.into())
+            }
+            _ => None,
+        };
+        let session = match self {
+            Question::Beat { session } => Some(*session),
+            Question::Append { ops, .. } => ops.iter().find_map(Op::session),
+            _ => item.map(|item| item.pack.session),
+        };
+        (session, item)
+    }
+
     /// The kind of its frame, and its body.
     pub fn encode(&self) -> (u8, Vec<u8>) {
         let mut w = Writer::new();

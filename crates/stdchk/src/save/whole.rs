@@ -28,6 +28,8 @@ pub struct Save<'a> {
     parent: Option<CheckpointEntry>,
     part: PartWriter,
     begun: Instant,
+    /// From its beginning to its end.
+    span: tracing::Span,
 }
 
 impl Repository {
@@ -41,7 +43,19 @@ impl Repository {
         let session = Session::open(self.catalog.clone(), kind, &self.owner(false))?;
         let parent = self.choose_parent(session.state(), app, &options.parent)?;
         let part = self.part_writer(session.id(), session.state(), app, &options, parent.as_ref())?;
-        Ok(Save { repository: self, session, options, level, app: app.clone(), step, parent, part, begun })
+        let span = tracing::debug_span!("save", %app, step, session = %session.id());
+        Ok(Save {
+            repository: self,
+            session,
+            options,
+            level,
+            app: app.clone(),
+            step,
+            parent,
+            part,
+            begun,
+            span,
+        })
     }
 }
 
@@ -73,7 +87,8 @@ impl Save<'_> {
 
     /// Makes the checkpoint exist, at once and whole.
     pub fn commit(self) -> Result<Saved> {
-        let Save { repository, session, options, level, app, step, parent, part, begun } = self;
+        let Save { repository, session, options, level, app, step, parent, part, begun, span } = self;
+        let _span = span.entered();
         if part.member_count() == 0 {
             part.abandon();
             return Err(Error::invalid("there is nothing to save"));

@@ -82,8 +82,26 @@ pub fn save(cli: &Cli, out: &Out, args: &SaveArgs) -> Result<u8> {
         }
     };
     bar.finish_and_clear();
+    if let Some(file) = &args.metrics_file
+        && let Err(error) = write_metrics(file, &saved)
+    {
+        // The checkpoint is there all the same.
+        out.warn(&error.to_string());
+    }
     report(out, &saved);
     Ok(0)
+}
+
+/// Puts the figures of a save in the place of those before, at once: whoever collects them finds one or the other.
+fn write_metrics(file: &Path, saved: &Saved) -> Result<()> {
+    let mut beside = file.as_os_str().to_owned();
+    beside.push(format!(".{}", std::process::id()));
+    let written =
+        std::fs::write(&beside, stdchk::metrics_of(saved)).and_then(|()| std::fs::rename(&beside, file));
+    written.map_err(|error| {
+        let _ = std::fs::remove_file(&beside);
+        Error::io(format!("cannot write {}", file.display()), error)
+    })
 }
 
 fn open_protected(cli: &Cli, args: &SaveArgs) -> Result<Repository> {

@@ -15,9 +15,13 @@ pub struct Process {
 }
 
 impl Process {
-    pub fn start(mut command: Command) -> Process {
-        let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary starts");
+    pub fn start(command: Command) -> Process {
+        Process::start_with(command, Stdio::null())
+    }
+
+    /// One whose errors go somewhere.
+    pub fn start_with(mut command: Command, errors: Stdio) -> Process {
+        let mut child = command.stdout(Stdio::piped()).stderr(errors).spawn().expect("the binary starts");
         let mut said = String::new();
         let stdout = child.stdout.take().expect("piped");
         BufReader::new(stdout).read_line(&mut said).expect("it says where it listens");
