@@ -62,13 +62,13 @@ impl Reader<'_> {
                 turns.write(at.start + slice.start as u64, buffer)
             })
         };
-        self.leaves(job, &mut |_, len| {
+        self.leaves(false, job, &mut |_, len| {
             progress(len);
             Ok(())
         })
     }
 
-    /// Calls `each` with the blob's bytes, in order.
+    /// Calls `each` with the blob's bytes, in order; with the first of them as soon as they are there.
     pub fn stream(&self, each: &mut dyn FnMut(Stretch) -> Result<()>) -> Result<()> {
         let buffers = Buffers::new(self.ahead(), self.blob.leaf_bytes() as usize);
         let job = move |at: &LeafHere, scratch: &mut Scratch| {
@@ -85,9 +85,10 @@ impl Reader<'_> {
             }
             Ok(buffer)
         };
-        self.leaves(job, &mut |buffer, len| match buffer {
-            Some(buffer) => each(Stretch::Data(&buffer)),
-            None => each(Stretch::Zeros(len)),
+        self.leaves(true, job, &mut |leaf, len| match leaf {
+            Read::ByWorker(buffer) => each(Stretch::Data(&buffer)),
+            Read::NotYet(at) => at.stream(each),
+            Read::Hole => each(Stretch::Zeros(len)),
         })
     }
 
@@ -97,13 +98,17 @@ impl Reader<'_> {
         (self.workers.count() * AHEAD).min(fitting).max(1)
     }
 
-    /// Visits all leaves; the workers do `job` with each. `done` gets the results in the order of the blob with how many bytes each
-    /// stands for, and `None` for holes.
+    /// Visits all leaves; the workers do `job` with each, but where `first_here` is said not with the first, since whoever waits for it should not wait for
+    /// all of it. `done` gets the results in the order of the blob with how many bytes each stands for.
     fn leaves<T: Send + 'static>(
         &self,
+        first_here: bool,
         job: impl Fn(&LeafHere, &mut Scratch) -> Result<T> + Send + Sync + 'static,
-        done: &mut dyn FnMut(Option<T>, u64) -> Result<()>,
+        done: &mut dyn FnMut(Read<T>, u64) -> Result<()>,
     ) -> Result<()> {
+        let read = |answer: Option<Answer<T>>| {
+            answer.map_or(Ok(Read::Hole), |answer| answer.wait().map(Read::ByWorker))
+        };
         let limit = self.ahead();
         let scratches = Arc::new(Mutex::new(Vec::<Scratch>::new()));
         let job = Arc::new(job);
@@ -112,7 +117,12 @@ impl Reader<'_> {
             if under_way.len() >= limit
                 && let Some((answer, len)) = under_way.pop_front()
             {
-                done(answer.map(Answer::wait).transpose()?, len)?;
+                done(read(answer)?, len)?;
+            }
+            if start == 0 && first_here && at != LeafAt::Hole {
+                let leaf = self.vault.leaf(self.roots, self.blob, &at, len)?;
+                let (vault, roots) = (self.vault.clone(), self.roots.clone());
+                return done(Read::NotYet(&LeafHere { vault, roots, leaf, start }), len);
             }
             let answer = (at != LeafAt::Hole).then(|| {
                 let (vault, roots, blob) = (self.vault.clone(), self.roots.clone(), self.blob.clone());
@@ -131,8 +141,8 @@ impl Reader<'_> {
         // Whatever happened, nothing is left running that still writes into a sink.
         let mut result = walked;
         for (answer, len) in under_way {
-            let answer = answer.map(Answer::wait).transpose();
-            result = result.and(answer).and_then(|answer| done(answer, len));
+            let leaf = read(answer);
+            result = result.and(leaf).and_then(|leaf| done(leaf, len));
         }
         result
     }
@@ -178,6 +188,35 @@ impl Turns {
     fn write_now(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let written = catch_unwind(AssertUnwindSafe(|| self.sink.write_at(offset, bytes)));
         written.unwrap_or_else(|_| Err(Error::new(Kind::Io, "what takes the bytes panicked")))
+    }
+}
+
+/// What became of a leaf.
+enum Read<'l, T> {
+    /// A worker has done what it was to do.
+    ByWorker(T),
+    /// It is to be read here and now.
+    NotYet(&'l LeafHere),
+    /// There is nothing to read.
+    Hole,
+}
+
+impl LeafHere {
+    /// Hands its bytes on, a slice at a time.
+    fn stream(&self, each: &mut dyn FnMut(Stretch) -> Result<()>) -> Result<()> {
+        let (mut scratch, mut buffer, mut at) = (Scratch::default(), Vec::new(), 0);
+        let zeros = |from: usize, to: usize, each: &mut dyn FnMut(Stretch) -> Result<()>| match to - from {
+            0 => Ok(()),
+            len => each(Stretch::Zeros(len as u64)),
+        };
+        for slice in self.vault.slices(&self.roots, &self.leaf, SLICE_BYTES)? {
+            zeros(at, slice.start, each)?;
+            at = slice.start + slice.len;
+            buffer.resize(slice.len, 0);
+            self.vault.read_slice(&slice, &mut buffer, &mut scratch)?;
+            each(Stretch::Data(&buffer))?;
+        }
+        zeros(at, self.leaf.bytes() as usize, each)
     }
 }
 

@@ -6,7 +6,10 @@ use stdchk_catalog::{CheckpointEntry, ChunkRange};
 use stdchk_engine::{PartView, Vault, View};
 use stdchk_object::member::Member;
 use stdchk_object::tree::Piece;
-use stdchk_object::{Error, Kind, PackName, Result};
+use stdchk_object::{Error, Kind, PackName, PackRef, Result};
+
+/// Packs that are opened ahead: their footers fit into memory together.
+const GROUP: usize = 32;
 
 /// A member that cannot be brought back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,14 +97,16 @@ pub fn open_all(
     let mut members = Vec::new();
     for part in &view.parts {
         members.push(part.members(vault)?);
-        for (pack, _) in part.references() {
-            if vault.state().forwards().contains_key(&pack.name) {
-                continue;
-            }
-            match vault.open(&pack) {
-                Ok(_) => {}
-                Err(error) if is_about_bytes(&error) => _ = bad_packs.insert(pack.name),
-                Err(error) => return Err(error),
+        let is_itself = |pack: &PackRef| !vault.state().forwards().contains_key(&pack.name);
+        let packs: Vec<PackRef> = part.references().map(|(pack, _)| pack).filter(is_itself).collect();
+        for group in packs.chunks(GROUP) {
+            vault.open_ahead(group);
+            for pack in group {
+                match vault.open(pack) {
+                    Ok(_) => {}
+                    Err(error) if is_about_bytes(&error) => _ = bad_packs.insert(pack.name),
+                    Err(error) => return Err(error),
+                }
             }
         }
     }

@@ -11,6 +11,7 @@ mod runs;
 mod trees;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use stdchk_catalog::{ChunkRange, State};
@@ -40,6 +41,8 @@ pub struct OpenPack {
     whole: Vec<u8>,
 }
 
+/// Packs that are opened at a time.
+const AHEAD: usize = 8;
 /// Packs that are kept whole when their footers are read.
 const WHOLE_MAX: u64 = 16 << 10;
 
@@ -111,6 +114,26 @@ impl Vault {
         }
         self.read_footer(pack.name, pack.length, Some(pack))
             .map_err(|error| self.note(pack.name, (0, u32::MAX), error))
+    }
+
+    /// Opens packs, several at a time, so that whoever opens them one by one finds them at hand: they may be far away. What cannot be opened is
+    /// left for him to find out.
+    pub fn open_ahead(&self, packs: &[PackRef]) {
+        let missing: Vec<&PackRef> =
+            packs.iter().filter(|pack| locked(&self.footers).get(&pack.name).is_none()).collect();
+        if missing.len() < 2 {
+            return;
+        }
+        let next = AtomicUsize::new(0);
+        let open = || {
+            while let Some(pack) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let _ = self.read_footer_of(pack.name, 0, pack.length, Some(pack));
+            }
+        };
+        std::thread::scope(|scope| {
+            (1..AHEAD.min(missing.len())).for_each(|_| _ = scope.spawn(open));
+            open();
+        });
     }
 
     /// Opens a pack that is known by name only; its own root must match its contents.

@@ -51,9 +51,10 @@ impl Trailer {
     }
 }
 
-/// How many bytes at the end of a pack of `length` to read first: mostly enough for the whole footer.
+/// How many bytes at the end of a pack of `length` to read first: mostly enough for the whole footer, which has 32 bytes for each of the pack's pages, and
+/// these are 4 KiB or more.
 pub fn tail_length(length: u64) -> u64 {
-    length.min(80 << 10)
+    length.min(144 << 10)
 }
 
 /// Opens the footer of a pack that is referred to: the root must be the one of the reference.
