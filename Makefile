@@ -38,7 +38,7 @@ test-long:
 
 bench-pool: build
 	@scripts/setup bench
-	cargo run $(CARGO_FLAGS) --quiet --release --package stdchk-bench -- --only pool,commits,stripe,repair,first-byte,questions
+	cargo run $(CARGO_FLAGS) --quiet --release --package stdchk-bench -- --only pool,commits,stripe,repair,first-byte,questions,tls
 
 bench: build
 	@scripts/setup bench

@@ -28,7 +28,7 @@ struct Bench {
 type Experiment = fn(&Bench);
 
 /// What is measured, in this order, unless `--only` names some.
-const EXPERIMENTS: [(&str, Experiment); 16] = [
+const EXPERIMENTS: [(&str, Experiment); 17] = [
     ("generated", |bench| series::measure(bench, &inputs::generated(&bench.dir, bench.mib))),
     ("unaligned", |bench| series::measure(bench, &inputs::unaligned(&bench.dir, bench.mib))),
     ("lammps", |bench| of_a_program(bench, inputs::gcore_of_lammps(&bench.dir))),
@@ -45,6 +45,7 @@ const EXPERIMENTS: [(&str, Experiment); 16] = [
     ("repair", pool_more::repair),
     ("first-byte", pool_more::first_byte),
     ("questions", pool_more::questions),
+    ("tls", pool_more::tls),
 ];
 
 fn of_a_program(bench: &Bench, series: Option<inputs::Series>) {

@@ -50,15 +50,26 @@ impl<'b> Pool<'b> {
 
     /// One with a manager, and any promise.
     pub fn start_as_class(bench: &'b Bench, class: &[&str], benefactors: usize) -> Pool<'b> {
-        Pool::start_with(bench, class, benefactors, Names::Manager)
+        Pool::start_with(bench, class, benefactors, Names::Manager, true)
+    }
+
+    /// One whose members talk within TLS.
+    pub fn start_encrypted(bench: &'b Bench, class: &[&str], benefactors: usize) -> Pool<'b> {
+        Pool::start_with(bench, class, benefactors, Names::Manager, false)
     }
 
     fn start_as(bench: &'b Bench, class: [&str; 2], benefactors: usize, names: Names) -> Pool<'b> {
-        Pool::start_with(bench, &class, benefactors, names)
+        Pool::start_with(bench, &class, benefactors, names, true)
     }
 
-    fn start_with(bench: &'b Bench, class: &[&str], benefactors: usize, names: Names) -> Pool<'b> {
-        let dir = bench.path("pool");
+    fn start_with(
+        bench: &'b Bench,
+        class: &[&str],
+        benefactors: usize,
+        names: Names,
+        is_plain: bool,
+    ) -> Pool<'b> {
+        let dir = bench.path(if is_plain { "pool" } else { "pool-tls" });
         std::fs::create_dir(&dir).expect("a folder for a pool");
         let mut pool = Pool {
             bench,
@@ -69,7 +80,8 @@ impl<'b> Pool<'b> {
             manager: None,
         };
         let key = pool.path("key");
-        pool.run(&["pool", "key", "--plain", &key]).go();
+        let plain: &[&str] = if is_plain { &["--plain"] } else { &[] };
+        pool.run(&[&["pool", "key", &key], plain].concat()).go();
         let state = pool.path("state");
         let start = [&["pool", "start"], class].concat();
         let listen = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use stdchk::{Repository, Spec, pool};
 use stdchk_kit::{Random, generate};
 
-use crate::Bench;
 use crate::pool::Pool;
 use crate::timing::Figures;
+use crate::{Bench, remove};
 
 /// What the paper's figures 3 to 5 show (stdchk, section V): throughput that the application sees (until its save returns, while copies
 /// are still made), and that the store achieves (until everything is as safe as was promised), over the stripe width; with checkpoints that
@@ -129,6 +129,35 @@ fn find_metric(at: &str, name: &str) -> Option<u64> {
     stream.read_to_string(&mut page).expect("it answers");
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.map(|number| number.parse().expect("a number"))
+}
+
+/// What TLS costs: two pools side by side, one with it and one whose frames are authenticated only.
+pub fn tls(bench: &Bench) {
+    let mib = bench.mib.min(512);
+    println!("TLS: {mib} MiB that do not compress, four benefactors that lend memory, staged\n");
+    let class = ["--replicas", "1"];
+    let pools =
+        [("plain", Pool::start_as_class(bench, &class, 4)), ("TLS", Pool::start_encrypted(bench, &class, 4))];
+    let (mut figures, file, to) = (Figures::default(), bench.path("state"), bench.path("restored"));
+    for round in 0..bench.rounds {
+        std::fs::write(&file, Random::new(round as u64).bytes(mib << 20)).expect("room for the input");
+        for (name, pool) in &pools {
+            figures.add(&format!("save, {name}"), pool.save("bench", round, &file, "staged"));
+            let to_text = to.to_str().expect("a path that is text");
+            let restored = pool.run(&["restore", "bench", "--to", to_text]).go();
+            figures.add(&format!("restore, {name}"), restored);
+            remove(&to);
+            pool.clear();
+        }
+    }
+    figures.print("seconds");
+    println!("| ratio | |\n|---|---|");
+    for what in ["save", "restore"] {
+        let median = |mode: &str| figures.median(&format!("{what}, {mode}")).expect("it was measured");
+        let ratio = median("TLS") / median("plain");
+        println!("| {what} within TLS, against authenticated frames | {ratio:.2} |");
+    }
+    println!();
 }
 
 /// What a checkpoint asks of the manager, by the size of the pool; and what everybody asks all the time.
