@@ -102,7 +102,8 @@ impl Epoch {
     /// A member for each of `count` shards of a key, `None` where nobody takes one. Each shard has an order of its own, and goes to the first who
     /// takes it and has none, in a failure domain that has not its part yet: as many as each has to have where they are shared evenly, rounded up. So
     /// a small domain does not get as much as a large one, and of a change of the membership hardly more shards hear than those that it is about.
-    /// Where nobody is left like that, it is the one with the fewest in his domain, and of these the one with fewest himself.
+    /// Where nobody is left like that, it is one who has fewest himself, and of these the one with the fewest in his domain: two with one member are worse than
+    /// one too many in a domain.
     pub fn shard_takers(
         &self,
         key: u64,
@@ -132,7 +133,7 @@ impl Epoch {
                 }
             }
             if owner.is_none() {
-                passed.sort_by_key(|(crowd, _)| *crowd);
+                passed.sort_by_key(|((in_domain, own), _)| (*own, *in_domain));
                 owner = passed.iter().map(|(_, member)| *member).find(|&member| takes(shard, member));
             }
             owners.push(owner);
@@ -294,6 +295,21 @@ mod tests {
         };
         let moved: usize = (0..keys).map(|key| differ(&key)).sum();
         assert!((moved as f64) < 2.5 * mean, "{moved} of {mean}");
+    }
+
+    #[test]
+    fn nobody_has_two_shards_while_somebody_has_none() {
+        for sizes in [&[8, 8, 1][..], &[8, 1], &[3, 2, 1], &[4, 2], &[3, 1, 1, 1], &[6]] {
+            let domains = sizes.iter().zip(0..).flat_map(|(&size, domain)| std::iter::repeat_n(domain, size));
+            let member = |(id, domain)| Benefactor { id, weight: 4, domain };
+            let pool = Epoch { number: 1, members: (1..).zip(domains).map(member).collect() };
+            for key in 0..300 {
+                let mut owners = pool.shard_takers(key, 6, |_, _| true);
+                owners.sort_unstable();
+                owners.dedup();
+                assert!(owners.len() == 6 && owners[0].is_some(), "{sizes:?}: {owners:?}");
+            }
+        }
     }
 
     /// A loss moves the shards of who is lost, and few others.

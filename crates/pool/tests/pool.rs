@@ -336,7 +336,7 @@ fn what_was_put_can_be_read_while_it_becomes_shards() {
 fn two_who_lie_about_shards_are_found_out() {
     let pool = Pool::in_shards("4+2");
     let _honest = pool.lenders(4);
-    let liar = || Arc::new(Liar(LentMemory::new(256 << 20), AtomicBool::new(false)));
+    let liar = || Arc::new(Liar(LentMemory::new(256 << 20), AtomicBool::new(false), AtomicBool::new(false)));
     let liars = [liar(), liar()];
     let _liars = [pool.join(8, liars[0].clone(), "liar"), pool.join(9, liars[1].clone(), "liar too")];
     let repository = Repository::open_pool(&format!("pool://{}", pool.address), pool.key.clone()).unwrap();
@@ -390,11 +390,13 @@ fn a_rate_holds_up_moves_and_neither_savers_nor_whoever_leaves() {
     store.sync(&packs.iter().map(|(name, _)| *name).collect::<Vec<_>>()).unwrap();
     let synced = begun.elapsed();
     let bytes: u64 = lenders.iter().map(|lender| lender.report().used).sum();
+    // What was just put is looked at once more, and not as a part of what follows.
+    wait("nothing is left to do", || lenders.iter().all(|lender| lender.report().behind == 0));
     let begun = Instant::now();
     lenders.push(pool.join(4, Arc::new(LentMemory::new(256 << 20)), "host4"));
     pool.wait_settled();
     let took = begun.elapsed();
-    let moved = lenders[3].report().used;
+    let moved = lenders[3].report().packs * 200_000;
     // Three give, and each has saved up a second.
     let least = Duration::from_secs_f64((moved as f64 / (3 * RATE) as f64 - 1.0).max(0.0));
     let said = format!("{moved} of {bytes} bytes in {took:?}; synced in {synced:?}");
@@ -475,12 +477,16 @@ fn readers_do_not_notice_that_packs_move() {
     check_all(&store, &packs);
 }
 
-/// A benefactor that from some moment on gives other bytes than it was given, with sums that fit.
-struct Liar(LentMemory, AtomicBool);
+/// A benefactor that from some moment on gives other bytes than it was given, with sums that fit; or takes one pack, and is long silent.
+struct Liar(LentMemory, AtomicBool, AtomicBool);
 
 impl Shelf for Liar {
     fn take(&self, item: Item, len: u64, replaces: bool, source: &mut dyn Source) -> Result<()> {
-        self.0.take(item, len, replaces, source)
+        let taken = self.0.take(item, len, replaces, source);
+        if self.2.swap(false, Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_secs(4));
+        }
+        taken
     }
 
     fn give(&self, item: Item, offset: u64, len: u64) -> Result<Box<dyn Bulk>> {
@@ -511,6 +517,53 @@ impl Shelf for Liar {
     }
 }
 
+/// Others refuse what was removed, and nobody waits for that.
+#[test]
+fn who_comes_back_with_what_was_removed_holds_nobody_up() {
+    for pool in [Pool::found(2), Pool::in_shards("2+1")] {
+        let shelf = Arc::new(LentMemory::new(256 << 20));
+        let first = pool.join(1, shelf.clone(), "host1");
+        let _others: Vec<Benefactor> = (2..5)
+            .map(|id| pool.join(id, Arc::new(LentMemory::new(256 << 20)), &format!("host{id}")))
+            .collect();
+        let (store, packs) = (pool.store(), packs(20));
+        let names: Vec<PackName> = packs.iter().map(|(name, _)| *name).collect();
+        packs.iter().for_each(|(name, bytes)| store.put(*name, &[bytes]).unwrap());
+        store.sync(&names).unwrap();
+        pool.wait_settled();
+        drop(first);
+        pool.wait_lost(1);
+        pool.wait_settled();
+        store.remove(&names).unwrap();
+        let held = shelf.usage().packs;
+        let first = pool.join(1, shelf, "host1");
+        pool.wait_settled();
+        assert!(held > 0 && first.report().packs > 0, "it still has what was removed: {held}");
+        // The next collection finds it.
+        store.remove(&names).unwrap();
+        assert_eq!(first.report().packs, 0);
+    }
+}
+
+/// Nobody else takes the pack, so it is put again where it was put before; and is there.
+#[test]
+fn an_answer_that_was_not_waited_for_is_no_refusal() {
+    let pool = Pool::found(1);
+    let shelf = Arc::new(Liar(LentMemory::new(256 << 20), AtomicBool::new(false), AtomicBool::new(false)));
+    let _lender = pool.join(1, shelf.clone(), "host1");
+    let (store, mut random) = (pool.store(), Random::new(9));
+    let packs: Vec<(PackName, Vec<u8>)> =
+        (0..5).map(|number| (name(number), pack(name(number), &random.bytes(1 << 20)))).collect();
+    // From these it is known how fast it is.
+    packs[..4].iter().for_each(|(name, bytes)| store.put(*name, &[bytes]).unwrap());
+    shelf.2.store(true, Ordering::Relaxed);
+    let begun = Instant::now();
+    store.put(packs[4].0, &[&packs[4].1]).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(4), "it was waited for");
+    check_all(&store, &packs);
+    assert_eq!(store.put(packs[4].0, &[&packs[4].1]).unwrap_err().kind(), Kind::Exists);
+}
+
 #[test]
 fn one_who_lies_is_found_out_and_another_one_is_believed() {
     let pool = Pool::found(2);
@@ -533,7 +586,7 @@ fn one_who_lies_is_found_out_and_another_one_is_believed() {
     };
     save(1, None);
     save(2, Some(Preference::Fixed(Coding::new(Codec::Zstd, 0), 1)));
-    let shelf = Arc::new(Liar(LentMemory::new(256 << 20), AtomicBool::new(false)));
+    let shelf = Arc::new(Liar(LentMemory::new(256 << 20), AtomicBool::new(false), AtomicBool::new(false)));
     let liar = pool.join(9, shelf.clone(), "liar");
     pool.wait_settled();
     shelf.1.store(true, Ordering::Relaxed);

@@ -164,10 +164,14 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Listens at `address`, a host and a port; `page` writes what there is to say.
-    pub(crate) fn serve(address: &str, page: impl Fn() -> Page + Send + 'static) -> Result<Metrics> {
-        let cannot = || format!("cannot listen at {address}");
-        let listener = TcpListener::bind(address).context(cannot)?;
+    /// Listens at `address`, a host and a port.
+    pub(crate) fn bind(address: &str) -> Result<TcpListener> {
+        TcpListener::bind(address).context(|| format!("cannot listen at {address}"))
+    }
+
+    /// Answers there; `page` writes what there is to say.
+    pub(crate) fn serve(listener: TcpListener, page: impl Fn() -> Page + Send + 'static) -> Result<Metrics> {
+        let cannot = || "cannot answer those who ask for metrics".to_owned();
         let address = listener.local_addr().context(cannot)?;
         let is_ending = Arc::new(AtomicBool::new(false));
         let ending = is_ending.clone();

@@ -57,46 +57,53 @@ fn times(per_mebibyte: Duration, bytes: u64) -> Duration {
 
 /// One transfer that is being watched.
 pub struct Watch<'p> {
-    /// Where nobody else could bring the bytes it is not watched.
     pace: Option<&'p Pace>,
+    /// Whether it is given up where others would have been faster.
+    may_end: bool,
     begun: Instant,
     bytes: u64,
+    is_over: bool,
 }
 
 impl<'p> Watch<'p> {
-    /// Of bytes that `pace` allows to come and go; without it they may take for ever.
-    pub fn begin(pace: Option<&'p Pace>) -> Watch<'p> {
-        Watch { pace, begun: Instant::now(), bytes: 0 }
+    /// Of bytes from which it is known how fast `pace` is; where it `may_end`, no slower than that allows.
+    pub fn begin(pace: Option<&'p Pace>, may_end: bool) -> Watch<'p> {
+        Watch { pace, may_end, begun: Instant::now(), bytes: 0, is_over: false }
+    }
+
+    /// It begins, or begins anew.
+    pub fn restart(&mut self) {
+        (self.begun, self.bytes) = (Instant::now(), 0);
     }
 
     /// So many bytes more have come or gone. An error where others would have been so much faster that they should be asked.
     pub fn moved(&mut self, bytes: usize) -> Result<()> {
         self.bytes += bytes as u64;
-        if !self.is_over() {
-            return Ok(());
-        }
-        let took = self.begun.elapsed().as_secs_f64();
-        Err(Error::new(Kind::Io, format!("only {} bytes in {took:.1} s: others are faster", self.bytes)))
-    }
-
-    /// Whether it takes longer than it may.
-    pub fn is_over(&self) -> bool {
         let took = self.begun.elapsed();
-        self.pace.is_some_and(|pace| self.bytes > 0 && took >= GRACE && took > pace.allowed(self.bytes))
+        // How long it may take is looked up only when it takes long.
+        let is_slow = |pace: &Pace| took > GRACE && took > pace.allowed(self.bytes);
+        self.is_over = self.may_end && self.pace.is_some_and(is_slow);
+        match self.is_over {
+            false => Ok(()),
+            true => {
+                let took = took.as_secs_f64();
+                let text = format!("only {} bytes in {took:.1} s: others are faster", self.bytes);
+                Err(Error::new(Kind::Io, text))
+            }
+        }
     }
 
-    /// How long all of it may take that is left, when everything was sent.
+    /// How long an answer may take, when everything was sent.
     pub fn left(&self, most: Duration) -> Duration {
-        let Some(pace) = self.pace.filter(|_| self.bytes >= BYTES_MIN) else { return most };
+        let Some(pace) = self.pace.filter(|_| self.may_end && self.bytes >= BYTES_MIN) else { return most };
         pace.allowed(self.bytes).saturating_sub(self.begun.elapsed()).clamp(GRACE.min(most), most)
     }
 
-    /// All has come or gone: from this it is known what is usual. Whether it says anything.
-    pub fn done(self) -> bool {
-        if self.bytes < BYTES_MIN {
-            return false;
-        }
-        if let Some(pace) = self.pace {
+    /// Nothing comes or goes any more: from this it is known what is usual. Whether it went as it should, and says anything.
+    pub fn done(self, is_whole: bool) -> bool {
+        // What was given up took at least as long as it did until then.
+        let tells = self.bytes >= BYTES_MIN || self.is_over && self.bytes > 0;
+        if let Some(pace) = self.pace.filter(|_| tells && (is_whole || self.is_over)) {
             let took = self.begun.elapsed().as_nanos().saturating_mul(1 << 20) / u128::from(self.bytes);
             let mut last = pace.last();
             if last.len() == REMEMBERED {
@@ -104,7 +111,13 @@ impl<'p> Watch<'p> {
             }
             last.push_back(u64::try_from(took).unwrap_or(u64::MAX));
         }
-        true
+        tells && is_whole
+    }
+
+    /// Whether it was given up, or was not answered in the time that others would have taken.
+    pub fn is_over(&self) -> bool {
+        let is_late = |pace: &Pace| self.begun.elapsed() >= pace.allowed(self.bytes);
+        self.is_over || self.may_end && self.bytes >= BYTES_MIN && self.pace.is_some_and(is_late)
     }
 }
 
@@ -124,13 +137,14 @@ mod tests {
         assert_eq!(pace.allowed(1 << 20), GRACE);
         assert_eq!(pace.allowed(100 << 20), Duration::from_millis(16_000));
         let since = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).expect("a past");
-        let mut watch = Watch { pace: Some(&pace), begun: since(3), bytes: 0 };
-        assert!(watch.moved(1 << 20).is_err());
+        let watch = |pace, begun| Watch { begun, ..Watch::begin(pace, true) };
+        assert!(watch(Some(&pace), since(3)).moved(1 << 20).is_err());
         // 3 s for 30 MiB are well within 16 times 300 ms.
-        let mut watch = Watch { pace: Some(&pace), begun: since(3), bytes: 0 };
-        assert!(watch.moved(30 << 20).is_ok());
-        let mut watch = Watch { pace: None, begun: since(1000), bytes: 0 };
-        assert!(watch.moved(1).is_ok());
+        assert!(watch(Some(&pace), since(3)).moved(30 << 20).is_ok());
+        assert!(watch(None, since(1000)).moved(1).is_ok());
+        let mut borne = Watch { begun: since(1000), ..Watch::begin(Some(&pace), false) };
+        assert!(borne.moved(1 << 20).is_ok());
+        assert_eq!(borne.left(Duration::from_secs(10)), Duration::from_secs(10));
     }
 
     #[test]
@@ -138,7 +152,22 @@ mod tests {
         let pace = pace_of(Duration::from_millis(1), KNOWN - 1);
         assert_eq!(pace.allowed(1 << 20), GRACE_UNKNOWN);
         assert_eq!(pace.allowed(64 << 20), Duration::from_secs(64));
-        let watch = Watch { pace: Some(&pace), begun: Instant::now(), bytes: 1 << 20 };
-        assert!(watch.done() && pace.usual().is_some());
+        let watch = Watch { bytes: 1 << 20, ..Watch::begin(Some(&pace), true) };
+        assert!(watch.done(true) && pace.usual().is_some());
+    }
+
+    /// When everything has become slow that is what is usual.
+    #[test]
+    fn what_is_given_up_tells_something_too() {
+        let pace = pace_of(Duration::from_millis(1), REMEMBERED);
+        for _ in 0..REMEMBERED {
+            let begun = Instant::now().checked_sub(Duration::from_secs(3)).expect("a past");
+            let mut watch = Watch { begun, ..Watch::begin(Some(&pace), true) };
+            if watch.moved(64 << 10).is_ok() {
+                break;
+            }
+            assert!(watch.is_over() && !watch.done(false));
+        }
+        assert!(pace.usual().expect("it is known") > Duration::from_secs(10));
     }
 }

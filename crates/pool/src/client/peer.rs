@@ -27,8 +27,6 @@ const SUSPICION: Duration = Duration::from_secs(2);
 const SLOWNESS: Duration = Duration::from_secs(30);
 /// How long somebody who has no room is asked after others.
 const FULLNESS: Duration = Duration::from_secs(1);
-/// Bytes between two looks at how long they take.
-const WATCHED_BYTES: usize = 256 << 10;
 
 /// Another process of the pool.
 pub struct Peer {
@@ -211,24 +209,19 @@ impl Peer {
             Question::Put { item, .. } => item.shard.is_none(),
             _ => false,
         };
-        let is_watched = is_pack && !self.is_borne.load(Ordering::Relaxed);
-        Watch::begin(self.pace.as_deref().filter(|_| is_watched))
+        let may_end = !self.is_borne.load(Ordering::Relaxed);
+        Watch::begin(self.pace.as_deref().filter(|_| is_pack), may_end)
     }
 
     /// A transfer is over, and went as it should; or it did not, and another one is to be asked.
     fn judge(&self, watch: Watch, failure: Option<&Failure>) {
-        match failure {
-            None => {
-                if watch.done() {
-                    *self.slow() = None;
-                    self.is_borne.store(false, Ordering::Relaxed);
-                }
-            }
-            Some(Failure::Lost(_)) if watch.is_over() => {
-                tracing::debug!("{} is slow", self.address);
-                *self.slow() = Some(clock::now());
-            }
-            Some(_) => {}
+        if matches!(failure, Some(Failure::Lost(_))) && watch.is_over() {
+            tracing::debug!("{} is slow", self.address);
+            *self.slow() = Some(clock::now());
+        }
+        if watch.done(failure.is_none()) {
+            *self.slow() = None;
+            self.is_borne.store(false, Ordering::Relaxed);
         }
     }
 
@@ -258,6 +251,7 @@ impl Peer {
             _ => ANSWER_PATIENCE,
         };
         let mut say = |channel: &mut Channel| {
+            watch.restart();
             channel.send_watched(kind, &body, bulk, &mut |bytes| watch.moved(bytes))?;
             channel.receive(Some(watch.left(patience)))
         };
@@ -370,20 +364,16 @@ fn read_answer(
         }
         match buffers {
             Some(buffers) if frame.kind == ANSWER => {
-                for part in buffers.iter_mut().flat_map(|buffer| buffer.chunks_mut(WATCHED_BYTES)) {
-                    channel.receive_bulk(part)?;
-                    watch.moved(part.len())?;
+                for buffer in buffers.iter_mut() {
+                    channel.receive_bulk_watched(buffer, &mut |bytes| watch.moved(bytes))?;
                 }
             }
             _ => {
+                const STEP: u64 = 1 << 20;
                 while (bulk.len() as u64) < frame.bulk {
                     let start = bulk.len();
-                    bulk.resize(
-                        (start + WATCHED_BYTES).min(usize::try_from(frame.bulk).unwrap_or(usize::MAX)),
-                        0,
-                    );
-                    channel.receive_bulk(&mut bulk[start..])?;
-                    watch.moved(bulk.len() - start)?;
+                    bulk.resize((start as u64 + STEP).min(frame.bulk) as usize, 0);
+                    channel.receive_bulk_watched(&mut bulk[start..], &mut |bytes| watch.moved(bytes))?;
                 }
             }
         }

@@ -89,28 +89,36 @@ impl PoolStore {
     fn put_once(&self, view: &View, name: PackName, pieces: &[&[u8]], replaces: bool) -> Put {
         let question =
             Question::Put { epoch: view.current().number, item: name.into(), replaces, is_copy: false };
-        let (mut refusals, mut refused, mut outcome) = (Vec::new(), Vec::new(), None);
+        let len = pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        let (mut refusals, mut outcome) = (Vec::new(), None);
+        // Those who said no, and those of whom nothing was heard.
+        let (mut refused, mut lost, mut slow) = (Vec::new(), Vec::new(), 0);
         for suspects in [false, true] {
             view.takers(name, |id| {
                 let peer = view.peer(id);
                 let is_doubtful = peer.is_suspected() || peer.is_full();
-                if outcome.is_some() || is_doubtful != suspects || refused.contains(&id) {
+                if outcome.is_some() || (is_doubtful && !suspects) || refused.contains(&id) {
                     return outcome.is_some();
                 }
-                if suspects {
+                // Where several are slow it is not for them that it takes long.
+                if suspects || slow > 1 {
                     peer.bear();
                 }
                 match peer.try_ask(&question, pieces, None) {
                     Ok(_) => outcome = Some(Put::Done),
                     Err(Failure::Stale(_)) => outcome = Some(Put::Stale),
                     Err(Failure::Refused(error)) if error.kind() == Kind::Exists => {
-                        outcome = Some(Put::Exists(error))
+                        // It may be what was sent before, and what was not heard the answer to it.
+                        let is_mine = lost.contains(&id) && has_length(peer, name, len);
+                        outcome = Some(if is_mine { Put::Done } else { Put::Exists(error) })
                     }
                     Err(failure) => {
                         // Those who could not be reached may be waited for when nobody else is left.
-                        if matches!(failure, Failure::Refused(_)) {
-                            refused.push(id);
+                        match failure {
+                            Failure::Lost(_) => lost.push(id),
+                            _ => refused.push(id),
                         }
+                        slow += usize::from(peer.is_slow());
                         refusals.push(failure.into_error(peer.address()));
                     }
                 }
@@ -222,6 +230,7 @@ impl PoolStore {
         let view = self.view();
         let is_whole = |id: &u64| {
             let peer = view.peer(*id);
+            peer.bear();
             let length = peer.try_ask(&Question::Length { epoch: 0, item: name.into() }, &[], None).ok()?;
             let len = u64::from_le_bytes(length.body.try_into().ok()?);
             let whole =
@@ -290,11 +299,18 @@ fn ask_holders<T>(
     })
 }
 
+/// Whether somebody has a pack of that length.
+fn has_length(peer: &Peer, name: PackName, len: u64) -> bool {
+    let question = Question::Length { epoch: 0, item: name.into() };
+    peer.try_ask(&question, &[], None).is_ok_and(|answer| answer.body == len.to_le_bytes())
+}
+
 /// Puts a pack in the place of those that some have.
 fn replace_at(view: &View, holding: &[u64], name: PackName, pieces: &[&[u8]]) -> Asked<()> {
     let epoch = view.current().number;
     for &id in holding {
         let peer = view.peer(id);
+        peer.bear();
         peer.try_ask(
             &Question::Put { epoch, item: name.into(), replaces: true, is_copy: false },
             pieces,
@@ -384,6 +400,7 @@ impl Store for PoolStore {
         let holder = self.holding(&view, name).nth(copy as usize).ok_or_else(missing)?;
         let question = Question::Read { item: name.into(), offset, len: buffer.len() as u64 };
         let peer = view.peer(holder);
+        peer.bear();
         let asked = peer.try_ask(&question, &[], Some(&mut [buffer]));
         asked.map(drop).map_err(|failure| failure.into_error(peer.address()))
     }

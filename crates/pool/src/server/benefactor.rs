@@ -150,20 +150,33 @@ impl Benefactor {
         self.keeper.is_evicted() && !self.is_away.load(Ordering::Relaxed)
     }
 
-    /// Says that it does not lend for now, and gives away what it holds, little by little. What nobody else takes stays.
+    /// Says that it does not lend for now, and gives away what it holds. What nobody else takes stays. One that somebody else has put out of the pool is not
+    /// away for now, but for good.
     pub fn step_back(&self) -> Result<()> {
-        let id = self.lend.member.id;
+        let (id, mut was_there) = (self.lend.member.id, false);
         let left = self.lend.catalog.append(true, &mut |state| {
             let there = state.pool().members().contains_key(&id);
+            was_there |= there;
             Ok(if there { vec![Op::Pool(PoolOp::Leave(id))] } else { Vec::new() })
-        })?;
-        self.is_away.store(true, Ordering::Relaxed);
-        self.keeper.take_epoch(left.pool());
+        });
+        // Also where it is not known whether it was recorded.
+        if was_there {
+            self.is_away.store(true, Ordering::Relaxed);
+        }
+        self.keeper.take_epoch(left?.pool());
         Ok(())
     }
 
-    /// Lends again, with what is left of what it held.
+    /// Whether it has stepped back.
+    pub fn is_away(&self) -> bool {
+        self.is_away.load(Ordering::Relaxed)
+    }
+
+    /// Lends again, with what is left of what it held, if it has stepped back.
     pub fn come_back(&self) -> Result<()> {
+        if !self.is_away() {
+            return Ok(());
+        }
         let member = &self.lend.member;
         let joined = self.lend.catalog.append(true, &mut |state| {
             let there = state.pool().members().get(&member.id) == Some(member);
@@ -176,8 +189,14 @@ impl Benefactor {
 
     /// Says that it does not lend any more, gives away what it holds, for so long at most, and ends.
     pub fn leave(mut self, patience: Duration) -> Result<()> {
-        self.step_back()?;
         let begun = Instant::now();
+        // Whoever keeps the names may be starting again at this moment.
+        while let Err(error) = self.step_back() {
+            if begun.elapsed() >= patience {
+                return Err(error);
+            }
+            std::thread::sleep(EVERY.min(patience));
+        }
         while self.report().packs > 0 && begun.elapsed() < patience {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -280,7 +299,11 @@ impl Watcher {
         let is_away = self.is_away.load(Ordering::Relaxed);
         if pool.is_lost(self.member.id) && !is_away {
             tracing::warn!("the pool had lost this benefactor, which joins again");
-            let join = |_: &State| Ok(vec![Op::Pool(PoolOp::Join(self.member.clone()))]);
+            let join = |_: &State| {
+                // It may step back at this very moment.
+                let stays = !self.is_away.load(Ordering::Relaxed);
+                Ok(Vec::from_iter(stays.then(|| Op::Pool(PoolOp::Join(self.member.clone())))))
+            };
             self.keeper.take_epoch(self.catalog.append(true, &mut { join })?.pool());
             return Ok(());
         }
@@ -471,7 +494,7 @@ impl Service for BenefactorService {
             Question::Put { epoch, item, replaces, is_copy } => {
                 self.check_epoch(epoch)?;
                 if self.keeper.is_evicted() {
-                    return Err(Error::new(Kind::Fenced, "this benefactor does not lend any more").into());
+                    return Err(Error::new(Kind::Io, "this benefactor does not lend any more").into());
                 }
                 match is_copy {
                     true => self.take_copy(epoch, item, replaces, incoming)?,

@@ -4,6 +4,7 @@
 //! It serves the copies of what was just put, the repair after somebody was lost, and the moves after somebody came. Nobody looks after
 //! the whole: each looks after what it holds.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -35,6 +36,11 @@ const REST: Duration = Duration::from_millis(500);
 /// Calls what it is given with the bytes of something.
 pub(super) type Give<'g> = dyn FnMut(&dyn Fn(&[&[u8]]) -> std::result::Result<(), Failure>) -> Result<std::result::Result<(), Failure>>
     + 'g;
+
+thread_local! {
+    /// Bytes that this thread has given to others.
+    static GIVEN: Cell<u64> = const { Cell::new(0) };
+}
 
 /// Looks after the packs of one benefactor.
 pub struct Keeper {
@@ -199,6 +205,9 @@ impl Keeper {
     pub fn readmit(&self, pool: &Pool) {
         self.is_evicted.store(false, Ordering::Relaxed);
         self.take_epoch(pool);
+        // A round for that epoch may have ended while this benefactor was out.
+        self.locked().begin_round(self.shelf.usage().packs);
+        self.changed.notify_all();
     }
 
     /// Ends all work.
@@ -310,10 +319,7 @@ impl Keeper {
             return Ok(true);
         }
         let text = format!("pack {name} has {} of {wanted} copies", takers.len() + here);
-        Err(match failures.into_iter().next() {
-            Some(error) => error.within(text),
-            None => Error::new(Kind::Io, format!("{text}: the pool has too few benefactors")),
-        })
+        Err(short_of(text, failures))
     }
 
     /// Sees to it that another one has what is here, too: whole, and synced.
@@ -351,14 +357,15 @@ impl Keeper {
             let question = Question::Put { epoch, item, replaces, is_copy: true };
             match with(&|pieces| peer.try_ask(&question, pieces, None).map(drop))? {
                 Ok(_) => {
-                    if let Some(rate) = &self.rate {
-                        rate.count(length);
-                    }
+                    GIVEN.set(GIVEN.get() + length);
                     return Ok(());
                 }
                 // Another one has given it meanwhile; whether that is synced is asked again.
                 Err(Failure::Refused(error)) if error.kind() == Kind::Exists && !is_late => is_late = true,
                 Err(failure @ Failure::Stale(_)) => return Err(failed(failure)),
+                Err(Failure::Refused(error)) if error.kind() == Kind::Fenced => {
+                    return Err(error.within(peer.address().to_owned()));
+                }
                 // Whatever it lacks, it is not the pack that it was to get.
                 Err(failure) => return Err(failed(failure).with_kind(Kind::Io)),
             }
@@ -415,7 +422,7 @@ impl Keeper {
         let done = if is_coded { self.settle(item) } else { self.secure(item).map(drop) };
         match done {
             Ok(()) => {}
-            Err(error) if error.kind() == Kind::NotFound => {}
+            Err(error) if is_gone(&error) => {}
             Err(error) => {
                 tracing::debug!("{error}");
                 self.rest();
@@ -429,14 +436,15 @@ impl Keeper {
         }
     }
 
-    /// Waits until more may be given away. Whoever ends is not kept.
-    fn keep_rate(&self, mut inner: MutexGuard<Inner>) {
+    /// Waits until a round may give away more. Whoever ends is not kept, nor is a round that is over.
+    fn keep_rate(&self, mut inner: MutexGuard<Inner>, epoch: u64) {
         let Some(rate) = self.rate.as_ref().filter(|_| !clock::is_simulated()) else { return };
         loop {
             let wait = rate.wait();
             // Whoever leaves has no time for that.
             let stays = inner.view.members().any(|(id, _)| id == self.id);
-            if wait.is_zero() || !stays || self.is_ending.load(Ordering::Relaxed) {
+            let is_over = inner.view.current().number != epoch;
+            if wait.is_zero() || !stays || is_over || self.is_ending.load(Ordering::Relaxed) {
                 return;
             }
             let waited = self.changed.wait_timeout(inner, wait);
@@ -468,10 +476,15 @@ impl Keeper {
             if self.is_ending.load(Ordering::Relaxed) || self.epoch() != round.epoch {
                 return;
             }
-            match self.secure(item) {
+            let given = GIVEN.get();
+            let secured = self.secure(item);
+            if let Some(rate) = &self.rate {
+                rate.count(GIVEN.get() - given);
+            }
+            match secured {
                 Ok(true) => {}
                 Ok(false) => self.give_up(round.epoch, item),
-                Err(error) if error.kind() == Kind::NotFound => {}
+                Err(error) if is_gone(&error) => {}
                 Err(error) => {
                     tracing::debug!("{error}");
                     round.is_whole = false;
@@ -479,7 +492,7 @@ impl Keeper {
             }
             let mut inner = self.locked();
             inner.behind = inner.behind.saturating_sub(1);
-            self.keep_rate(inner);
+            self.keep_rate(inner, round.epoch);
         }
         match packs.last() {
             Some(&(last, _)) => {
@@ -518,6 +531,21 @@ impl Keeper {
             inner.round = Some(round);
             self.changed.notify_one();
         }
+    }
+}
+
+/// Whether there is nothing to be done about a pack: it is not here any more; or it was removed while this benefactor was not there to hear of it, and the
+/// next collection finds it here.
+fn is_gone(error: &Error) -> bool {
+    matches!(error.kind(), Kind::NotFound | Kind::Fenced)
+}
+
+/// Why there are too few of something: because it was removed, or whatever was said first.
+pub(super) fn short_of(text: String, failures: Vec<Error>) -> Error {
+    let telling = failures.iter().position(|error| error.kind() == Kind::Fenced).unwrap_or(0);
+    match failures.into_iter().nth(telling) {
+        Some(error) => error.within(text),
+        None => Error::new(Kind::Io, format!("{text}: the pool has too few benefactors")),
     }
 }
 

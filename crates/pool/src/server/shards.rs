@@ -10,7 +10,7 @@ use std::sync::Arc;
 use stdchk_erasure::{Encoded, Layout, TAIL_BYTES};
 use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
 
-use super::keeper::Keeper;
+use super::keeper::{Keeper, short_of};
 use crate::client::{Failure, Peer, Spread, View};
 use crate::wire::Question;
 
@@ -86,10 +86,7 @@ impl Keeper {
             return Ok(());
         }
         let text = format!("pack {name} has shards with {count} of {} benefactors", layout.count());
-        Err(match failures.into_iter().next() {
-            Some(error) => error.within(text),
-            None => Error::new(Kind::Io, format!("{text}: the pool has too few benefactors")),
-        })
+        Err(short_of(text, failures))
     }
 
     /// Gives a shard to its owner, and makes again those after it that are nowhere; whether it must stay here.

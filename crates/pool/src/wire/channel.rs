@@ -131,7 +131,9 @@ impl Channel {
         let code = code.finish();
         waiting.extend(code.as_ref().map(|code| &code[..]));
         self.link.send(&waiting).map_err(lost)?;
-        moved(waiting_len)
+        // Now that all has gone the answer is waited for in any case.
+        let _ = moved(waiting_len);
+        Ok(())
     }
 
     /// Waits for the next frame, so long for its first byte; `None` when the other side has ended between two of them.
@@ -173,13 +175,33 @@ impl Channel {
 
     /// Receives the next bytes of the bulk.
     pub fn receive_bulk(&mut self, buffer: &mut [u8]) -> Result<()> {
+        self.receive_bulk_watched(buffer, &mut |_| Ok(()))
+    }
+
+    /// Receives the next bytes of the bulk, and says how many have come; an error of `moved` ends the connection, unless all have.
+    pub fn receive_bulk_watched(
+        &mut self,
+        buffer: &mut [u8],
+        moved: &mut dyn FnMut(usize) -> Result<()>,
+    ) -> Result<()> {
         if buffer.len() as u64 > self.bulk_left {
             return Err(Error::corrupt("a frame with less bulk than it should have"));
         }
         for step in buffer.chunks_mut(STEP_BYTES) {
-            self.link.receive(step).map_err(lost)?;
+            let mut come = 0;
+            while come < step.len() {
+                let some = self.link.receive_some(&mut step[come..]).map_err(lost)?;
+                if some == 0 {
+                    return Err(lost(io::ErrorKind::UnexpectedEof.into()));
+                }
+                come += some;
+                self.bulk_left -= some as u64;
+                let goes_on = moved(some);
+                if self.bulk_left > 0 {
+                    goes_on?;
+                }
+            }
             self.code.update(step);
-            self.bulk_left -= step.len() as u64;
         }
         Ok(())
     }

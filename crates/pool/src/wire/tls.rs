@@ -21,8 +21,9 @@ use super::link::Link;
 const NAME: &str = "stdchk-pool";
 /// What stands before an Ed25519 seed in PKCS #8 (RFC 8410, section 7).
 const PKCS8_HEAD: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
-/// Bytes that are received with one call.
-const RECEIVE_BYTES: usize = 256 << 10;
+/// Bytes that are received with one call: a little more than a record of TLS has, and more where more comes.
+const RECEIVE_BYTES: usize = 20 << 10;
+const RECEIVE_BYTES_MAX: usize = 256 << 10;
 
 /// What sessions of a pool are made of.
 pub struct Tls {
@@ -40,7 +41,11 @@ impl Tls {
         let pair = rcgen::KeyPair::try_from(&secret[..]).map_err(|error| cannot(error.to_string()))?;
         let mut params =
             rcgen::CertificateParams::new([NAME.to_owned()]).map_err(|error| cannot(error.to_string()))?;
+        params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(rcgen::DnType::CommonName, NAME);
+        params.serial_number = Some(1u64.into());
+        params.not_before = rcgen::date_time_ymd(2000, 1, 1);
+        params.not_after = rcgen::date_time_ymd(4000, 1, 1);
         let certificate = params.self_signed(&pair).map_err(|error| cannot(error.to_string()))?;
         let certificate = certificate.der().clone().into_owned();
         let provider = Arc::new(provider());
@@ -196,8 +201,9 @@ impl ClientCertVerifier for OnlyThis {
 /// One session: what it knows, apart from the link that it goes over.
 pub struct Session {
     connection: Connection,
-    /// Bytes that have come and were not looked at yet.
-    come: Vec<u8>,
+    /// Room for bytes that come, how many there are, and how many of these were looked at.
+    room: Vec<u8>,
+    come: usize,
     looked_at: usize,
 }
 
@@ -206,7 +212,7 @@ impl Session {
         let mut connection = made.expect("a session of a certificate that was accepted");
         // Whoever sends hands over little at a time, and waits until it is sent.
         connection.set_buffer_limit(None);
-        Session { connection, come: Vec::new(), looked_at: 0 }
+        Session { connection, room: Vec::new(), come: 0, looked_at: 0 }
     }
 
     /// Sends a word in the clear, and with it what the session has to say first, if anything.
@@ -248,17 +254,24 @@ impl Session {
 
     /// Receives, where nothing has come that was not looked at, and looks at some of it.
     fn take_in(&mut self, link: &mut dyn Link) -> io::Result<usize> {
-        if self.looked_at == self.come.len() {
-            self.come.resize(RECEIVE_BYTES, 0);
-            let received = link.receive_some(&mut self.come);
-            self.come.truncate(*received.as_ref().unwrap_or(&0));
-            self.looked_at = 0;
-            received?;
+        if self.looked_at == self.come {
+            self.fit_room();
+            (self.come, self.looked_at) = (0, 0);
+            self.come = link.receive_some(&mut self.room)?;
         }
-        let mut rest = &self.come[self.looked_at..];
+        let mut rest = &self.room[self.looked_at..self.come];
         let taken = self.connection.read_tls(&mut rest)?;
         self.looked_at += taken;
         Ok(taken)
+    }
+
+    /// Makes room for as much as came the last time, and more if all of it was full: most connections say little, and there may be many.
+    fn fit_room(&mut self) {
+        let wanted = if self.come == self.room.len() { 2 * self.come } else { self.come };
+        let wanted = wanted.clamp(RECEIVE_BYTES, RECEIVE_BYTES_MAX);
+        if wanted > self.room.len() || 4 * wanted < self.room.len() {
+            self.room = vec![0; wanted];
+        }
     }
 
     fn send(&mut self, link: &mut dyn Link, slices: &[&[u8]]) -> io::Result<()> {
@@ -339,6 +352,6 @@ impl Link for TlsLink {
     }
 
     fn is_open(&mut self) -> bool {
-        self.session.looked_at == self.session.come.len() && self.link.is_open()
+        self.session.looked_at == self.session.come && self.link.is_open()
     }
 }

@@ -81,7 +81,6 @@ impl Lent {
 pub struct Lender {
     lent: Vec<Lent>,
     metrics: Option<Metrics>,
-    is_away: bool,
     _watch: Option<Watch>,
 }
 
@@ -99,9 +98,20 @@ impl Lender {
         let disk = options.disk.as_ref();
         let disk =
             disk.map(|(folder, bytes)| Held::of_disk(folder, *bytes, state.pool().id())).transpose()?;
-        let held = memory.into_iter().chain(disk).enumerate();
-        let joined: Vec<(Lent, Reports)> =
-            held.map(|(at, held)| way.join(at, held)).collect::<Result<_>>()?;
+        // Nobody joins before it is clear that all can.
+        let listen = |(at, held)| Ok((way.listen(at)?, held));
+        let held = memory.into_iter().chain(disk).enumerate().map(listen).collect::<Result<Vec<_>>>()?;
+        let metrics = options.metrics.as_deref().map(Metrics::bind).transpose()?;
+        let mut joined: Vec<(Lent, Reports)> = Vec::new();
+        for (listener, held) in held {
+            match way.join(listener, held) {
+                Ok(one) => joined.push(one),
+                Err(error) => {
+                    joined.iter().for_each(|(lent, _)| _ = lent.benefactor.step_back());
+                    return Err(error);
+                }
+            }
+        }
         let Some((first, _)) = joined.first() else {
             return Err(Error::invalid("there is nothing to lend: neither memory nor a folder"));
         };
@@ -113,8 +123,8 @@ impl Lender {
             page.benefactors(&reports);
             page
         };
-        let metrics = options.metrics.as_deref().map(|at| Metrics::serve(at, page)).transpose()?;
-        Ok(Lender { lent, metrics, is_away: false, _watch: watch })
+        let metrics = metrics.map(|listener| Metrics::serve(listener, page)).transpose()?;
+        Ok(Lender { lent, metrics, _watch: watch })
     }
 
     /// What is lent.
@@ -134,25 +144,29 @@ impl Lender {
 
     /// Lends nothing for now where the owner of the machine wants it, and gives away what others take; or lends again. Whether that has
     /// changed. Where the names cannot be reached at the moment it has not, and is tried again the next time.
-    pub fn yield_to(&mut self, owner: bool) -> bool {
-        if self.is_away == owner {
-            return false;
+    pub fn yield_to(&self, owner: bool) -> bool {
+        let mut has_changed = false;
+        for Lent { benefactor, .. } in &self.lent {
+            if benefactor.is_away() == owner || benefactor.is_evicted() {
+                continue;
+            }
+            let told = if owner { benefactor.step_back() } else { benefactor.come_back() };
+            if let Err(error) = told {
+                tracing::warn!("{error}");
+            }
+            has_changed |= benefactor.is_away() == owner;
         }
-        let told = self.lent.iter().try_for_each(|lent| match owner {
-            true => lent.benefactor.step_back(),
-            false => lent.benefactor.come_back(),
-        });
-        match told {
-            Ok(()) => self.is_away = owner,
-            Err(error) => tracing::warn!("{error}"),
-        }
-        self.is_away == owner
+        has_changed
     }
 
     /// Gives everything away, for so long at most, and ends.
     pub fn leave(self, patience: Duration) -> Result<()> {
         // What is told first to go is not given what the other one gives away.
-        self.lent.iter().try_for_each(|lent| lent.benefactor.step_back())?;
+        if self.lent.len() > 1
+            && let Err(error) = self.lent.iter().try_for_each(|lent| lent.benefactor.step_back())
+        {
+            tracing::warn!("{error}");
+        }
         let begun = Instant::now();
         let leave = |lent: Lent| lent.benefactor.leave(patience.saturating_sub(begun.elapsed()));
         self.lent.into_iter().map(leave).fold(Ok(()), Result::and)
@@ -193,14 +207,18 @@ struct Way<'w> {
 }
 
 impl Way<'_> {
-    /// Joins with one thing, the first or the next.
-    fn join(&self, at: usize, held: Held) -> Result<(Lent, Reports)> {
-        let options = self.options;
-        let listen = match &options.listen {
+    /// Listens for one thing, the first or the next.
+    fn listen(&self, at: usize) -> Result<(TcpListener, SocketAddr)> {
+        let listen = match &self.options.listen {
             Some(listen) => port_after(listen, at)?,
-            None => format!("{}:0", way_from_here(&options.manager)?),
+            None => format!("{}:0", way_from_here(&self.options.manager)?),
         };
-        let (listener, bound): (TcpListener, SocketAddr) = Server::bind(&listen)?;
+        Server::bind(&listen)
+    }
+
+    /// Joins with it.
+    fn join(&self, (listener, bound): (TcpListener, SocketAddr), held: Held) -> Result<(Lent, Reports)> {
+        let options = self.options;
         // Others must be able to go there.
         let address = match bound.ip().is_unspecified() {
             true => format!("{}:{}", way_from_here(&options.manager)?, bound.port()),

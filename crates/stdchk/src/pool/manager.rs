@@ -142,7 +142,8 @@ impl Manager {
             page.traffic(&traffic);
             page
         };
-        let metrics = options.metrics.as_deref().map(|at| Metrics::serve(at, page)).transpose()?;
+        let metrics = options.metrics.as_deref().map(Metrics::bind).transpose()?;
+        let metrics = metrics.map(|listener| Metrics::serve(listener, page)).transpose()?;
         let watch = Watch::start(names.service, LOOK_EVERY.min(options.patience), None)?;
         Ok(Manager { address, class, metrics, _watch: watch, _server: server, _lock: lock })
     }

@@ -159,8 +159,10 @@ fn own_ticks(text: &str) -> Option<u64> {
 fn is_anybody_logged_in() -> bool {
     let sessions = Path::new("/run/systemd/sessions");
     if let Ok(entries) = std::fs::read_dir(sessions) {
-        let texts = entries.flatten().filter_map(|entry| read_to_string(entry.path()).ok());
-        return texts.into_iter().any(|text| is_session_of_user(&text));
+        // Beside the files there may be pipes, which would be waited for.
+        let files = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+        let mut texts = files.filter_map(|entry| read_to_string(entry.path()).ok());
+        return texts.any(|text| is_session_of_user(&text));
     }
     std::fs::read("/run/utmp").is_ok_and(|table| has_user(&table))
 }

@@ -205,7 +205,7 @@ fn start(out: &Out, options: &ManagerOptions, key: Key) -> Result<()> {
 
 fn join(out: &Out, options: &LenderOptions, key: Key, grace: Duration, mut owner: Owner) -> Result<()> {
     let signals = signals()?;
-    let mut lender = Lender::join(options, key)?;
+    let lender = Lender::join(options, key)?;
     for lent in lender.lent() {
         let (id, address, medium) = (format!("{:016x}", lent.id()), lent.address(), lent.medium().as_str());
         out.either(
@@ -275,11 +275,13 @@ fn status(cli: &Cli, out: &Out, watch: bool) -> Result<()> {
     }
 }
 
-fn state_of(member: &MemberStatus) -> &'static str {
+fn state_of(member: &MemberStatus, members: usize) -> &'static str {
+    // The more there are, the less often each is heard.
+    let patience = Duration::from_secs(3).max(Duration::from_micros(1500) * members as u32);
     match &member.heard {
         _ if member.is_leaving => "leaving",
         None => "silent",
-        Some(heard) if heard.age > Duration::from_secs(3) => "silent",
+        Some(heard) if heard.age > patience => "silent",
         Some(heard) if heard.behind > 0 => "busy",
         Some(_) => "ok",
     }
@@ -308,7 +310,7 @@ fn status_json(status: &Status) -> Value {
             "listen": member.address,
             "domain": member.domain,
             "medium": member.medium.as_str(),
-            "state": state_of(member),
+            "state": state_of(member, status.members.len()),
             "capacity_bytes": member.capacity,
             "used_bytes": member.heard.map(|heard| heard.used),
             "packs": member.heard.map(|heard| heard.packs),
@@ -350,7 +352,7 @@ fn status_text(status: &Status) -> String {
             known(heard.map(|heard| size(heard.used))),
             known(heard.map(|heard| heard.packs.to_string())),
             known(heard.map(|heard| heard.behind.to_string())),
-            state_of(member).to_owned(),
+            state_of(member, status.members.len()).to_owned(),
         ]
     };
     let rows: Vec<Vec<String>> = status.members.iter().map(row).collect();
