@@ -140,7 +140,8 @@ mod tests {
     impl Shards for Held {
         fn read(&self, index: u8, offset: u64, buffers: &mut [&mut [u8]]) -> Result<()> {
             let bytes = self.0[usize::from(index)].as_ref();
-            let mut rest = &bytes.ok_or_else(|| Error::new(Kind::NotFound, "gone"))?[offset as usize..];
+            let bytes = bytes.ok_or_else(|| Error::new(Kind::NotFound, "gone"))?;
+            let mut rest = bytes.get(offset as usize..).ok_or_else(|| Error::corrupt("short"))?;
             for buffer in buffers {
                 let (head, tail) =
                     rest.split_at_checked(buffer.len()).ok_or_else(|| Error::corrupt("short"))?;
