@@ -359,6 +359,21 @@ fn a_benefactor_steps_back_while_its_owner_wants_the_machine() {
     assert_eq!(exit_code(&few), 2);
 }
 
+/// What the owner wants is not forgotten because nobody could be told.
+#[test]
+fn a_benefactor_steps_back_when_the_manager_is_there_again() {
+    let mut pool = Pool::start(&[]);
+    let lend = ["--memory", "256MiB", "--yield-when", "signal", "--calm", "1s"];
+    let lenders: Vec<Process> = (0..2).map(|domain| pool.join(domain, &lend)).collect();
+    pool.manager.take().expect("a manager").kill();
+    let id = lenders[0].child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-USR1", &id]).status().expect("kill").success());
+    // Longer than it waits for a manager.
+    std::thread::sleep(Duration::from_secs(13));
+    pool.manage();
+    until(&pool, "it leaves", |status| status.matches("\"benefactor\":").count() == 1);
+}
+
 #[test]
 fn all_of_a_machine_leave_with_one_word() {
     let pool = Pool::start(&[]);

@@ -250,7 +250,7 @@ impl Peer {
             Question::Sync { .. } => SYNC_PATIENCE,
             _ => ANSWER_PATIENCE,
         };
-        let mut say = |channel: &mut Channel| {
+        let say = |channel: &mut Channel, watch: &mut Watch| {
             watch.restart();
             channel.send_watched(kind, &body, bulk, &mut |bytes| watch.moved(bytes))?;
             channel.receive(Some(watch.left(patience)))
@@ -259,8 +259,9 @@ impl Peer {
         let kept = self.idle().pop().and_then(|mut channel| channel.is_open().then_some(channel));
         let resumed = match kept {
             None => None,
-            Some(mut channel) => match say(&mut channel) {
+            Some(mut channel) => match say(&mut channel, watch) {
                 Ok(Some(frame)) => Some((channel, frame)),
+                Err(error) if watch.is_over() => return Err(Failure::Lost(error)),
                 _ if question.may_repeat() => None,
                 Ok(None) => return Err(Failure::Lost(ended())),
                 Err(error) => return Err(Failure::Lost(error)),
@@ -270,7 +271,7 @@ impl Peer {
             Some(resumed) => resumed,
             None => {
                 let mut channel = self.connect().map_err(Failure::Lost)?;
-                let said = say(&mut channel).and_then(|frame| frame.ok_or_else(ended));
+                let said = say(&mut channel, watch).and_then(|frame| frame.ok_or_else(ended));
                 (channel, said.map_err(Failure::Lost)?)
             }
         };

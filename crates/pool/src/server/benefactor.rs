@@ -167,14 +167,9 @@ impl Benefactor {
         Ok(())
     }
 
-    /// Whether it has stepped back.
-    pub fn is_away(&self) -> bool {
-        self.is_away.load(Ordering::Relaxed)
-    }
-
     /// Lends again, with what is left of what it held, if it has stepped back.
     pub fn come_back(&self) -> Result<()> {
-        if !self.is_away() {
+        if !self.is_away.load(Ordering::Relaxed) {
             return Ok(());
         }
         let member = &self.lend.member;

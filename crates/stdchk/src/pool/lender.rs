@@ -51,6 +51,8 @@ pub struct Lent {
     address: String,
     medium: Medium,
     bytes: u64,
+    /// Whether the pool was told that the owner of the machine wants it.
+    yields: bool,
     _drain: DrainThread,
     _lock: Option<File>,
 }
@@ -144,17 +146,16 @@ impl Lender {
 
     /// Lends nothing for now where the owner of the machine wants it, and gives away what others take; or lends again. Whether that has
     /// changed. Where the names cannot be reached at the moment it has not, and is tried again the next time.
-    pub fn yield_to(&self, owner: bool) -> bool {
+    pub fn yield_to(&mut self, owner: bool) -> bool {
         let mut has_changed = false;
-        for Lent { benefactor, .. } in &self.lent {
-            if benefactor.is_away() == owner || benefactor.is_evicted() {
+        for Lent { benefactor, yields, .. } in &mut self.lent {
+            if *yields == owner || benefactor.is_evicted() {
                 continue;
             }
-            let told = if owner { benefactor.step_back() } else { benefactor.come_back() };
-            if let Err(error) = told {
-                tracing::warn!("{error}");
+            match if owner { benefactor.step_back() } else { benefactor.come_back() } {
+                Ok(()) => (*yields, has_changed) = (owner, true),
+                Err(error) => tracing::warn!("{error}"),
             }
-            has_changed |= benefactor.is_away() == owner;
         }
         has_changed
     }
@@ -238,7 +239,10 @@ impl Way<'_> {
             traffic: benefactor.traffic(),
             drained: drain.tally(),
         };
-        Ok((Lent { benefactor, id, address, medium, bytes, _drain: drain, _lock: lock }, reports))
+        Ok((
+            Lent { benefactor, id, address, medium, bytes, yields: false, _drain: drain, _lock: lock },
+            reports,
+        ))
     }
 }
 

@@ -205,7 +205,7 @@ fn start(out: &Out, options: &ManagerOptions, key: Key) -> Result<()> {
 
 fn join(out: &Out, options: &LenderOptions, key: Key, grace: Duration, mut owner: Owner) -> Result<()> {
     let signals = signals()?;
-    let lender = Lender::join(options, key)?;
+    let mut lender = Lender::join(options, key)?;
     for lent in lender.lent() {
         let (id, address, medium) = (format!("{:016x}", lent.id()), lent.address(), lent.medium().as_str());
         out.either(
