@@ -43,6 +43,8 @@ pub struct Options {
     pub durable: bool,
     /// How many restores come to a save: for the choice of a coding, which both wait for.
     pub restarts: f64,
+    /// Whether packs are named so that they lie close to here, where the store has such places.
+    pub local_first: bool,
 }
 
 /// The default budget.
@@ -58,6 +60,7 @@ impl Default for Options {
             memory: MEMORY,
             durable: true,
             restarts: 0.0,
+            local_first: false,
         }
     }
 }
@@ -107,9 +110,9 @@ impl Options {
         (self.buffer_count() * self.unit() / 6).clamp(4 << 20, 16 << 20)
     }
 
-    /// The same for the pack of that number. The first ones are small, so that the store is not idle while they are filled.
-    pub(crate) fn pack_bytes_of(&self, number: u32) -> u64 {
-        (self.pack_bytes() as u64).min((4 << 20) << number.min(10))
+    /// The same for a writer's `count`th pack, from 0 on. The first ones are small, so that the store is not idle while they are filled.
+    pub(crate) fn pack_bytes_of(&self, count: u32) -> u64 {
+        (self.pack_bytes() as u64).min((4 << 20) << count.min(10))
     }
 
     /// Fingerprints kept at hand.

@@ -28,6 +28,31 @@ pub fn weight_of(capacity: u64) -> u32 {
     units >> low << low
 }
 
+/// What is placed: a number that says in which order the members come for it, and whom it prefers to all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Drawn at random, or from a name.
+    pub draw: u64,
+    /// By [`home_of`] the member that comes first, if it is there; 0 for none.
+    pub home: u16,
+}
+
+impl From<u64> for Key {
+    fn from(draw: u64) -> Key {
+        Key { draw, home: 0 }
+    }
+}
+
+/// The number by which a key prefers a member. Few bits, so that a name has room for them: where there are tens of thousands of members, some have
+/// the same.
+pub fn home_of(member: u64) -> u16 {
+    home_of_mixed(mix(member))
+}
+
+fn home_of_mixed(member: u64) -> u16 {
+    ((member >> 48) as u16).max(1)
+}
+
 /// The members of a pool from one change to the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Epoch {
@@ -40,6 +65,7 @@ pub struct Epoch {
 /// A member and how early it comes; the best is the greatest.
 #[derive(Clone, Copy, PartialEq)]
 struct Rank {
+    is_home: bool,
     score: f64,
     id: u64,
     member: usize,
@@ -55,30 +81,38 @@ impl PartialOrd for Rank {
 
 impl Ord for Rank {
     fn cmp(&self, other: &Rank) -> std::cmp::Ordering {
-        self.score.total_cmp(&other.score).then(self.id.cmp(&other.id))
+        let by_score = || self.score.total_cmp(&other.score).then(self.id.cmp(&other.id));
+        self.is_home.cmp(&other.is_home).then_with(by_score)
     }
 }
 
 impl Epoch {
     /// All members, as places in the list, in the order of a key; what is not asked for is not sorted.
-    pub fn order(&self, key: u64) -> Order {
+    pub fn order(&self, key: impl Into<Key>) -> Order {
+        let key = key.into();
         let rank = |(member, benefactor): (usize, &Benefactor)| {
-            let draw = mix(key ^ mix(benefactor.id)).max(1);
+            let mixed = mix(benefactor.id);
+            let draw = mix(key.draw ^ mixed).max(1);
             // A double holds both numbers exactly, and division is the same everywhere.
             let score = f64::from(benefactor.weight) / minus_log2(draw) as f64;
-            Rank { score, id: benefactor.id, member }
+            Rank { is_home: key.home == home_of_mixed(mixed), score, id: benefactor.id, member }
         };
         Order(self.members.iter().enumerate().map(rank).collect::<Vec<_>>().into())
     }
 
     /// The `count` owners of a key: the first of its order that lie in different failure domains; where there are too few of these,
     /// the earliest of those passed over. Fewer only where there are not as many members.
-    pub fn owners(&self, key: u64, count: usize) -> Vec<usize> {
+    pub fn owners(&self, key: impl Into<Key>, count: usize) -> Vec<usize> {
         self.takers(key, count, |_| true)
     }
 
     /// The same among those that take it: `takes` is asked in the order of the key, until there are enough.
-    pub fn takers(&self, key: u64, count: usize, mut takes: impl FnMut(usize) -> bool) -> Vec<usize> {
+    pub fn takers(
+        &self,
+        key: impl Into<Key>,
+        count: usize,
+        mut takes: impl FnMut(usize) -> bool,
+    ) -> Vec<usize> {
         let mut owners: Vec<usize> = Vec::with_capacity(count);
         let mut passed = Vec::new();
         let mut order = self.order(key).filter(|&member| takes(member));
@@ -94,7 +128,7 @@ impl Epoch {
         owners
     }
 
-    /// All members in the order of one shard of a key.
+    /// All members in the order of one shard of a key. Nobody is preferred: all shards but one would be elsewhere.
     pub fn shard_order(&self, key: u64, shard: u8) -> Order {
         self.order(mix(key ^ mix(u64::from(shard) + 1)))
     }
@@ -156,7 +190,7 @@ impl Epoch {
     }
 
     /// The `width` members among which the packs of a writer are placed, as an epoch of its own.
-    pub fn stripe(&self, writer: u64, width: usize) -> Epoch {
+    pub fn stripe(&self, writer: impl Into<Key>, width: usize) -> Epoch {
         let members = self.order(writer).take(width).map(|member| self.members[member].clone());
         Epoch { number: self.number, members: members.collect() }
     }
@@ -341,6 +375,29 @@ mod tests {
             assert_eq!(pool.takers(key, 1, |member| member != first), order[1..2]);
             assert_eq!(pool.takers(key, 3, |member| member < 2).len(), 2);
             assert!(pool.takers(key, 3, |_| false).is_empty());
+        }
+    }
+
+    #[test]
+    fn who_is_preferred_comes_first_and_nothing_else_changes() {
+        let pool = pool(20);
+        let home = home_of(pool.members[7].id);
+        for draw in 0..500 {
+            let plain: Vec<usize> = pool.order(draw).collect();
+            let near: Vec<usize> = pool.order(Key { draw, home }).collect();
+            assert_eq!(near[0], 7);
+            let others = |order: &[usize]| order.iter().copied().filter(|&at| at != 7).collect::<Vec<_>>();
+            assert_eq!(others(&near), others(&plain));
+            assert_eq!(pool.stripe(Key { draw, home }, 4).members[0], pool.members[7]);
+            assert_eq!(pool.shard_takers(draw, 6, |_, _| true).len(), 6);
+            // A copy goes elsewhere, and where the preferred one is gone the order is as without.
+            assert_ne!(pool.members[pool.owners(Key { draw, home }, 2)[1]].domain, pool.members[7].domain);
+            let mut less = pool.clone();
+            less.members.remove(7);
+            assert_eq!(
+                less.order(Key { draw, home }).collect::<Vec<_>>(),
+                less.order(draw).collect::<Vec<_>>()
+            );
         }
     }
 

@@ -13,4 +13,4 @@
 mod epoch;
 mod log;
 
-pub use epoch::{Benefactor, Epoch, Order, weight_of};
+pub use epoch::{Benefactor, Epoch, Key, Order, home_of, weight_of};

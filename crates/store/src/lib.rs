@@ -39,6 +39,12 @@ pub trait Store: Send + Sync {
         self.read_into(name, offset, &mut [buffer])
     }
 
+    /// The number from which on a writer counts the packs that should lie close to it: a store of many places has one for each. 0 where
+    /// they are all the same.
+    fn near(&self) -> u32 {
+        0
+    }
+
     /// How many copies of a pack there may be.
     fn copies(&self) -> u32 {
         1

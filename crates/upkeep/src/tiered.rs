@@ -157,6 +157,10 @@ impl Store for Tiered {
         self.either(name, |store| store.read_into(name, offset, buffers))
     }
 
+    fn near(&self) -> u32 {
+        self.first.near()
+    }
+
     fn copies(&self) -> u32 {
         self.first.copies() + 1
     }

@@ -402,6 +402,9 @@ pub struct EngineArgs {
     /// promises), which is what local means there, or drained (in the safe storage of 'pool tier').
     #[arg(long, default_value = "local", value_parser = stdchk::parse_durability, value_name = "LEVEL")]
     pub durability: stdchk::Durability,
+    /// In a pool: what is new goes to the benefactor of this machine, as long as it has room; copies go to others, as ever.
+    #[arg(long)]
+    pub local_first: bool,
     /// What to compare with: app@step, or none; by default the application's newest.
     #[arg(long, value_name = "CHECKPOINT")]
     pub parent: Option<String>,

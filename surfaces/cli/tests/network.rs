@@ -210,6 +210,49 @@ fn who_is_full_sooner_than_was_said_is_passed_over() {
     assert!(left() < 100);
 }
 
+/// Bytes that lie with each host, from 1 on, that lends a folder.
+fn lent(pool: &Pool, hosts: usize) -> Vec<u64> {
+    let bytes = |host| {
+        let files = pools::files_below(&pool.path(&format!("lent{host}")));
+        files.iter().map(|file| std::fs::metadata(file).map_or(0, |meta| meta.len())).sum()
+    };
+    (1..=hosts).map(bytes).collect()
+}
+
+#[test]
+fn what_is_new_stays_on_the_machine_where_that_is_wanted() {
+    let mut pool = Pool::start_on(Hosts::new(4), &["--replicas", "2", "--stripe", "2"]);
+    if !pool.hosts.as_ref().expect("hosts").are_apart() {
+        eprintln!("not tested: network namespaces are not allowed here");
+        return;
+    }
+    let mut lenders = lenders(&pool, 4, folders(&pool));
+    std::fs::write(pool.path("state.bin"), pools::state(7)).expect("a file");
+    let state = pool.path("state.bin").to_str().expect("text").to_owned();
+    for (step, host) in [(1, 2), (2, 4)] {
+        let before = lent(&pool, 4)[host - 1];
+        let app = format!("melt{step}");
+        let args = ["save", &app, "--step", "1", "--local-first", "--durability", "staged", &state];
+        let mut command = pool.command_on(host);
+        let saved = command.args(args).output().expect("the binary starts");
+        assert!(saved.status.success(), "{}", String::from_utf8_lossy(&saved.stderr));
+        let after = lent(&pool, 4);
+        // What the first save left is found, and not saved again.
+        let wanted = if step == 1 { 24 << 20 } else { 0 };
+        assert!(after[host - 1] >= before + wanted, "host {host}: {after:?}");
+        if step == 1 {
+            pool.settle();
+            let copied = lent(&pool, 4);
+            assert!(copied.iter().sum::<u64>() >= 48 << 20, "copies go to others: {copied:?}");
+        }
+    }
+    // The machine dies, and what was on it is elsewhere.
+    lenders.remove(1).kill();
+    pool.hosts.as_mut().expect("hosts").cut(2);
+    let read = pool.run(&["cat", "melt1@1:state.bin"]);
+    assert!(read.status.success() && read.stdout == pools::state(7));
+}
+
 struct Mounted(std::path::PathBuf);
 
 impl Drop for Mounted {

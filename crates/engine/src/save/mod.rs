@@ -97,6 +97,8 @@ pub struct PartWriter {
     listed: IndexBuilder,
     session: SessionId,
     writer: u32,
+    /// The number of the first pack.
+    first_pack: u32,
     packs_begun: u32,
     data: Option<Assembly>,
     meta: Option<Assembly>,
@@ -131,6 +133,7 @@ impl PartWriter {
     ) -> Result<PartWriter> {
         options.check()?;
         let coder = Coder::for_save(workers.clone(), vault.clone(), &options);
+        let first_pack = if options.local_first { vault.store().near() } else { 0 };
         let mut part = PartWriter {
             known: Known::new(options.known_bytes()),
             buffers: Buffers::new(options.buffer_count(), options.unit()),
@@ -146,6 +149,7 @@ impl PartWriter {
             listed: IndexBuilder::default(),
             session,
             writer,
+            first_pack,
             packs_begun: 0,
             data: None,
             meta: None,
@@ -282,10 +286,15 @@ impl PartWriter {
         Some((parent.roots.clone(), content))
     }
 
-    fn next_pack(&mut self) -> PackName {
-        let number = self.packs_begun;
-        self.packs_begun += 1;
+    /// The name of a pack, as they are counted.
+    fn pack_name(&self, count: u32) -> PackName {
+        let number = self.first_pack.wrapping_add(count);
         PackName { session: self.session, writer: self.writer, number }
+    }
+
+    fn next_pack(&mut self) -> PackName {
+        self.packs_begun += 1;
+        self.pack_name(self.packs_begun - 1)
     }
 
     fn new_assembly(&mut self) -> Assembly {
@@ -304,7 +313,8 @@ impl PartWriter {
     ) -> Result<Place> {
         let len = bytes.len() as u32;
         if self.data.as_ref().is_some_and(|data| {
-            data.raw_bytes() + u64::from(len) > self.options.pack_bytes_of(data.name.number)
+            let count = data.name.number.wrapping_sub(self.first_pack);
+            data.raw_bytes() + u64::from(len) > self.options.pack_bytes_of(count)
         }) {
             self.end_data_pack()?;
         }
@@ -404,9 +414,7 @@ impl PartWriter {
     /// Ends the part without a trace, as far as that is possible.
     pub fn abandon(mut self) {
         let store = self.vault.store().clone();
-        let names: Vec<PackName> = (0..self.packs_begun)
-            .map(|number| PackName { session: self.session, writer: self.writer, number })
-            .collect();
+        let names: Vec<PackName> = (0..self.packs_begun).map(|count| self.pack_name(count)).collect();
         // The writers of packs must have ended, or they would write what was just removed.
         self.sealing.drain(..).for_each(|answer| drop(answer.wait()));
         drop(self);

@@ -1,6 +1,7 @@
 //! The side that asks.
 
 mod catalog;
+mod host;
 mod objects;
 mod pace;
 mod peer;

@@ -383,6 +383,10 @@ impl Store for PoolStore {
         }
     }
 
+    fn near(&self) -> u32 {
+        self.view().near()
+    }
+
     fn copies(&self) -> u32 {
         let class = self.view().class;
         class.code.map_or(class.replicas.into(), |code| 2 + u32::from(code.count()))

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use stdchk_catalog::{Class, Member, Pool};
 use stdchk_object::PackName;
-use stdchk_placement::{Benefactor, Epoch, weight_of};
+use stdchk_placement::{Benefactor, Epoch, Key as Place, home_of, weight_of};
 
 use super::Peer;
+use super::host;
 use super::pace::Pace;
 use crate::wire::Key;
 
@@ -29,15 +30,27 @@ pub struct View {
     pace: Arc<Pace>,
 }
 
-/// The key by which a pack is placed.
-fn key_of(name: PackName) -> u64 {
+/// Where in a pack's number the member stands that is preferred for it; what is below counts the writer's packs.
+const HOME_SHIFT: u32 = 16;
+
+/// The key by which the shards of a pack are placed.
+fn draw_of(name: PackName) -> u64 {
     name.session.0
         ^ (u64::from(name.writer) << 32 | u64::from(name.number)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
+/// The same for whole packs, with whom the name prefers.
+fn key_of(name: PackName) -> Place {
+    Place { draw: draw_of(name), home: home_in(name) }
+}
+
 /// The key by which a writer's stripe is chosen.
-fn writer_of(name: PackName) -> u64 {
-    name.session.0 ^ u64::from(name.writer)
+fn writer_of(name: PackName) -> Place {
+    Place { draw: name.session.0 ^ u64::from(name.writer), home: home_in(name) }
+}
+
+fn home_in(name: PackName) -> u16 {
+    (name.number >> HOME_SHIFT) as u16
 }
 
 /// The number of a domain: the same word is the same number for everybody.
@@ -104,6 +117,13 @@ impl View {
         few.order(key).map(|at| few.members[at].id).map(|id| (id, self.peer(id).clone())).collect()
     }
 
+    /// The number of the first pack that lies with a member of this machine, of several the one who lends most; 0 where there is none.
+    pub fn near(&self) -> u32 {
+        let is_near = |member: &&Benefactor| host::is_here(self.peer(member.id).address());
+        let near = self.current().members.iter().filter(is_near).max_by_key(|member| member.weight);
+        near.map_or(0, |member| u32::from(home_of(member.id)) << HOME_SHIFT)
+    }
+
     /// Those among whom an epoch places a pack.
     fn stripe(&self, epoch: &Epoch, name: PackName) -> Epoch {
         match usize::from(self.class.stripe) {
@@ -142,12 +162,12 @@ impl View {
         let all = self.current();
         let stripe = self.stripe(all, name);
         let id = |epoch: &Epoch, at: usize| epoch.members[at].id;
-        let owners = stripe.shard_takers(key_of(name), count, |shard, at| takes(shard, id(&stripe, at)));
+        let owners = stripe.shard_takers(draw_of(name), count, |shard, at| takes(shard, id(&stripe, at)));
         let mut owners: Vec<Option<u64>> = owners.into_iter().map(|at| Some(id(&stripe, at?))).collect();
         if stripe.members.len() < all.members.len() && owners.contains(&None) {
             let asked: Vec<u64> = stripe.members.iter().map(|member| member.id).collect();
             let missing: Vec<bool> = owners.iter().map(Option::is_none).collect();
-            let more = all.shard_takers(key_of(name), count, |shard, at| {
+            let more = all.shard_takers(draw_of(name), count, |shard, at| {
                 // Those that have one keep it.
                 !missing[usize::from(shard)] || (!asked.contains(&id(all, at)) && takes(shard, id(all, at)))
             });
@@ -170,7 +190,7 @@ impl View {
     pub fn shard_owners_ever(&self, name: PackName, count: u8) -> Vec<Vec<Option<u64>>> {
         let owners = |epoch: &Epoch| {
             let stripe = self.stripe(epoch, name);
-            let owners = stripe.shard_takers(key_of(name), count, |_, _| true);
+            let owners = stripe.shard_takers(draw_of(name), count, |_, _| true);
             owners.into_iter().map(|at| Some(stripe.members[at?].id)).collect()
         };
         self.epochs.iter().map(owners).collect()
@@ -181,8 +201,8 @@ impl View {
         let most = if all { usize::MAX } else { OVERFLOW };
         self.epochs.iter().flat_map(move |epoch| {
             let stripe = self.stripe(epoch, name);
-            let next = stripe.shard_order(key_of(name), index).take(most);
-            let wider = epoch.shard_order(key_of(name), index).take(most);
+            let next = stripe.shard_order(draw_of(name), index).take(most);
+            let wider = epoch.shard_order(draw_of(name), index).take(most);
             let next = next.map(|at| stripe.members[at].id).chain(wider.map(|at| epoch.members[at].id));
             next.collect::<Vec<_>>()
         })

@@ -55,6 +55,8 @@ pub struct SaveOptions {
     pub rank: u32,
     /// Whether a part that is added takes the place of earlier ones of its rank, as when a rank tries again.
     pub replace: bool,
+    /// Whether what is new goes to the benefactor of this machine, in a pool, as long as it has room; copies go to others as ever.
+    pub local_first: bool,
 }
 
 impl Default for SaveOptions {
@@ -68,6 +70,7 @@ impl Default for SaveOptions {
             note: String::new(),
             rank: 0,
             replace: false,
+            local_first: false,
         }
     }
 }
@@ -82,6 +85,7 @@ impl SaveOptions {
             memory: self.memory,
             durable: self.is_durable(),
             restarts,
+            local_first: self.local_first,
         }
     }
 

@@ -20,6 +20,7 @@ pub fn options(cli: &Cli, engine: &EngineArgs, note: &str, rank: u32) -> Result<
     options.chunking = engine.how.chunking;
     options.coding = coding(&engine.how)?;
     options.memory = super::memory(cli);
+    options.local_first = engine.local_first;
     options.parent = match engine.parent.as_deref() {
         None => ParentChoice::Newest,
         Some("none") => ParentChoice::None,
