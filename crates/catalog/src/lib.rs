@@ -12,6 +12,7 @@ pub mod policy;
 mod pool;
 mod record;
 mod state;
+pub mod tree;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub use op::{
 pub use policy::{Policy, Saving, Wanted};
 pub use pool::{Class, Medium, Member, Pool, PoolOp};
 pub use record::{Record, random};
-pub use state::{App, Forward, History, OpenSession, SaveSample, State};
+pub use state::{App, Chunked, Forward, History, Keyed, OpenSession, SaveSample, State};
 
 /// Decides what to append, given the newest state. It may be called again when others were faster.
 pub type Decide<'a> = dyn FnMut(&State) -> Result<Vec<Op>> + 'a;

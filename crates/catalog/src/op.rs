@@ -4,6 +4,7 @@ use stdchk_object::member::Tally;
 use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{AppName, CheckpointId, Error, Kind, Locator, PackName, Result, SessionId};
 
+use crate::tree::Named;
 use crate::{DrainOp, Policy, PoolOp};
 
 /// How much a commit survives.
@@ -213,6 +214,12 @@ pub enum Op {
     Pool(PoolOp),
     /// A drain goes on.
     Drain(DrainOp),
+    /// A session ends in versions of files, which get names in the same record; the packs listed were condemned after it began.
+    Publish(SessionId, Vec<CheckpointEntry>, Vec<PackName>),
+    /// A name leads to a file, a directory or a link, which has no other name from then on.
+    Name(Box<Named>),
+    /// A name in a directory leads to nothing any more.
+    Unname(u64, String),
 }
 
 impl Op {
@@ -220,9 +227,12 @@ impl Op {
     pub fn session(&self) -> Option<SessionId> {
         match self {
             Op::Open(entry) => Some(entry.id),
-            Op::AddPart(id, ..) | Op::Commit(id, ..) | Op::End(id) | Op::Fence(id) | Op::Forward(id, _) => {
-                Some(*id)
-            }
+            Op::AddPart(id, ..)
+            | Op::Commit(id, ..)
+            | Op::Publish(id, ..)
+            | Op::End(id)
+            | Op::Fence(id)
+            | Op::Forward(id, _) => Some(*id),
             _ => None,
         }
     }
@@ -245,6 +255,9 @@ impl Op {
             Op::Restarted(..) => 14,
             Op::Pool(..) => 15,
             Op::Drain(..) => 16,
+            Op::Publish(..) => 17,
+            Op::Name(..) => 18,
+            Op::Unname(..) => 19,
         }
     }
 
@@ -285,6 +298,17 @@ impl Op {
             }
             Op::Pool(op) => op.encode(&mut body),
             Op::Drain(op) => op.encode(&mut body),
+            Op::Publish(session, checkpoints, revived) => {
+                body.u64(session.0);
+                body.varint(checkpoints.len() as u64);
+                checkpoints.iter().for_each(|checkpoint| checkpoint.encode(&mut body));
+                encode_packs(revived, &mut body);
+            }
+            Op::Name(named) => named.encode(&mut body),
+            Op::Unname(parent, name) => {
+                body.u64(*parent);
+                body.string(name);
+            }
             Op::Damage(pack, ranges) => {
                 body.raw(&pack.to_bytes());
                 encode_ranges(ranges, &mut body);
@@ -316,6 +340,14 @@ impl Op {
             14 => Op::Restarted(AppName::decode(r)?, Restart::decode(r)?),
             15 => Op::Pool(PoolOp::decode(r)?),
             16 => Op::Drain(DrainOp::decode(r)?),
+            17 => {
+                let session = SessionId(r.u64()?);
+                let count = r.count(Locator::BYTES_MIN)?;
+                let checkpoints = (0..count).map(|_| CheckpointEntry::decode(r)).collect::<Result<_>>()?;
+                Op::Publish(session, checkpoints, decode_packs(r)?)
+            }
+            18 => Op::Name(Box::new(Named::decode(r)?)),
+            19 => Op::Unname(r.u64()?, r.string()?.to_owned()),
             other => {
                 let text = format!("the log holds an operation {other} that this program does not know");
                 return Err(Error::new(Kind::Unsupported, text));

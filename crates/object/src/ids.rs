@@ -11,6 +11,9 @@ use crate::{Error, Hash, Result};
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AppName(String);
 
+/// What no application can be named.
+const FILES: &str = ".files";
+
 impl AppName {
     /// The longest name in bytes.
     pub const BYTES_MAX: usize = 200;
@@ -31,6 +34,16 @@ impl AppName {
         }
     }
 
+    /// The application whose checkpoints are the versions of the files of a mount. Nobody can give this name to another one.
+    pub fn files() -> AppName {
+        AppName(FILES.to_owned())
+    }
+
+    /// Whether it is that one.
+    pub fn is_files(&self) -> bool {
+        self.0 == FILES
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -39,6 +52,9 @@ impl AppName {
     /// Reads a name.
     pub fn decode(reader: &mut Reader) -> Result<AppName> {
         let name = reader.string()?;
+        if name == FILES {
+            return Ok(AppName::files());
+        }
         AppName::new(name).map_err(|_| reader.corrupt("not the name of an application"))
     }
 }

@@ -52,7 +52,8 @@
 
 mod checkpoint;
 mod explain;
-mod files;
+mod file_source;
+pub mod files;
 mod host;
 mod metrics;
 mod naming;

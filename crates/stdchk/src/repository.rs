@@ -12,7 +12,7 @@ use stdchk_object::envelope::{Sort, open as open_envelope, seal};
 use stdchk_object::error::Context;
 use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{AppName, CheckpointId, Code, Error, Kind, Result};
-use stdchk_pool::{Key, PoolCatalog, PoolObjects, PoolStore};
+use stdchk_pool::{Key, Peer, PoolCatalog, PoolObjects, PoolStore};
 use stdchk_store::{Objects, Store};
 use stdchk_store_dir::fs::Fs;
 use stdchk_store_dir::{DirStore, RealFs};
@@ -27,7 +27,7 @@ const BUCKET_SCHEME: &str = "s3://";
 /// The repository's own record.
 const RECORD: &str = "stdchk";
 /// The protocol that this program speaks, and no other.
-const FEATURE: &str = "log-5";
+const FEATURE: &str = "log-6";
 /// How often a level that is waited for is looked at.
 const WAIT_EVERY: Duration = Duration::from_millis(100);
 /// Memory for reading, unless set otherwise.
@@ -51,7 +51,7 @@ pub struct Repository {
 enum Home {
     Directory(Arc<DirStore>),
     Bucket,
-    Pool(Arc<PoolStore>),
+    Pool(Arc<PoolStore>, Arc<Peer>),
 }
 
 /// Where the file with a pool's key is, if not where it is expected.
@@ -166,10 +166,11 @@ impl Repository {
         let catalog = Arc::new(PoolCatalog::new(manager.clone()));
         let packs = PoolStore::open(catalog.clone(), key).context(|| format!("cannot use {url}"))?;
         let packs = Arc::new(packs);
-        let objects = Arc::new(PoolObjects::new(manager, packs.clone()));
+        let objects = Arc::new(PoolObjects::new(manager.clone(), packs.clone()));
         let open = |place: &str| tier::open(place);
         let store = Arc::new(Tiered::new(packs.clone(), catalog.clone(), Box::new(open)));
-        let mut repository = Repository::of(Home::Pool(packs), store, objects, catalog, PathBuf::from(url));
+        let home = Home::Pool(packs, manager);
+        let mut repository = Repository::of(home, store, objects, catalog, PathBuf::from(url));
         repository.boot = LASTING_BOOT;
         repository.prepare()?;
         Ok(repository)
@@ -228,7 +229,7 @@ impl Repository {
     /// The packs of the pool, where that is what this is.
     pub(crate) fn pool_store(&self) -> Option<Arc<PoolStore>> {
         match &self.home {
-            Home::Pool(packs) => Some(packs.clone()),
+            Home::Pool(packs, _) => Some(packs.clone()),
             Home::Directory(_) | Home::Bucket => None,
         }
     }
@@ -330,12 +331,12 @@ impl Repository {
                 let text = "only pools have other levels than staged and local";
                 Err(Error::new(Kind::Unsupported, text))
             }
-            (Home::Pool(_), Durability::Drained) if self.state()?.drain().to().is_none() => {
+            (Home::Pool(..), Durability::Drained) if self.state()?.drain().to().is_none() => {
                 let text = "this pool is not drained: 'stdchk pool tier --drain PLACE' says where to";
                 Err(Error::new(Kind::Unsupported, text))
             }
             // What is drained is as safe as a pool makes it first.
-            (Home::Pool(_), Durability::Local | Durability::Drained) => Ok(Durability::Replicated),
+            (Home::Pool(..), Durability::Local | Durability::Drained) => Ok(Durability::Replicated),
             (_, durability) => Ok(durability),
         }
     }
@@ -400,7 +401,7 @@ impl Repository {
     pub(crate) fn owner(&self, lasting: bool) -> Owner {
         match self.home {
             Home::Directory(_) => Owner { boot: self.boot, ..host::owner(lasting) },
-            Home::Bucket | Home::Pool(_) => host::owner(lasting),
+            Home::Bucket | Home::Pool(..) => host::owner(lasting),
         }
     }
 
@@ -413,6 +414,30 @@ impl Repository {
             return Err(Error::invalid(format!("{} lies in the repository itself", path.display())));
         }
         Ok(())
+    }
+
+    /// Bytes that it can hold and bytes that are free; in a pool, of what its benefactors lend as much as copies or parity leave. Nothing
+    /// where nobody knows.
+    pub(crate) fn room(&self) -> Result<Option<(u64, u64)>> {
+        match &self.home {
+            Home::Bucket => Ok(None),
+            Home::Directory(_) => {
+                let room = rustix::fs::statvfs(&self.place).map_err(std::io::Error::from);
+                let room = room.context(|| format!("cannot ask {} for its room", self.place.display()))?;
+                Ok(Some((room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize)))
+            }
+            Home::Pool(packs, manager) => {
+                let (view, reports) = (packs.view(), manager.reports()?);
+                let used: u64 = reports.iter().map(|(report, _)| report.used).sum();
+                let state = self.catalog.state()?;
+                let all: u64 = state.pool().members().values().map(|member| member.capacity).sum();
+                let usable = |bytes: u64| match view.class.code {
+                    Some(code) => bytes / u64::from(code.count()) * u64::from(code.data()),
+                    None => bytes / u64::from(view.class.replicas.max(1)),
+                };
+                Ok(Some((usable(all), usable(all.saturating_sub(used)))))
+            }
+        }
     }
 
     /// Where it is.
@@ -480,7 +505,7 @@ impl Repository {
     pub fn remove_stale_temporaries(&self, really: bool) -> Result<(u64, u64)> {
         match &self.home {
             Home::Directory(dir) => dir.remove_stale_temporaries(really),
-            Home::Bucket | Home::Pool(_) => Ok((0, 0)),
+            Home::Bucket | Home::Pool(..) => Ok((0, 0)),
         }
     }
 
@@ -488,7 +513,7 @@ impl Repository {
     pub fn strangers(&self) -> Result<Vec<String>> {
         match &self.home {
             Home::Directory(dir) => dir.strangers(),
-            Home::Bucket | Home::Pool(_) => Ok(Vec::new()),
+            Home::Bucket | Home::Pool(..) => Ok(Vec::new()),
         }
     }
 

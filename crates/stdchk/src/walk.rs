@@ -8,7 +8,7 @@ use stdchk_object::error::Context;
 use stdchk_object::member::check_path;
 use stdchk_object::{Error, Result};
 
-use crate::files::{STAGING_PREFIX, mtime_ns};
+use crate::file_source::{STAGING_PREFIX, mtime_ns};
 
 /// Something to save.
 #[derive(Clone, Debug)]

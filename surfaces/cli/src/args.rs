@@ -144,6 +144,17 @@ pub enum Verb {
         #[arg(long, short, default_value = "-", value_hint = ValueHint::FilePath)]
         output: PathBuf,
     },
+    /// Show checkpoints as plain files: every file that is closed after writing is a version
+    Mount(MountArgs),
+    /// End a mount, when everything that was closed is stored
+    Umount {
+        /// The directory.
+        #[arg(value_hint = ValueHint::DirPath)]
+        directory: PathBuf,
+        /// Also where programs still have files open: nobody new comes in, and it ends with the last of them.
+        #[arg(long)]
+        lazy: bool,
+    },
     /// Save what was exported elsewhere
     Import {
         /// The file; - is standard input.
@@ -408,6 +419,43 @@ pub struct EngineArgs {
     /// What to compare with: app@step, or none; by default the application's newest.
     #[arg(long, value_name = "CHECKPOINT")]
     pub parent: Option<String>,
+}
+
+/// What to mount and where.
+#[derive(Args)]
+pub struct MountArgs {
+    /// The directory; nothing is in it.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub directory: PathBuf,
+    #[command(flatten)]
+    pub how: HowArgs,
+    /// What fsync, and close, wait for: as with save.
+    #[arg(long, default_value = "local", value_parser = stdchk::parse_durability, value_name = "LEVEL")]
+    pub durability: stdchk::Durability,
+    /// Other users may use it, too; file modes say what they may do.
+    #[arg(long)]
+    pub allow_other: bool,
+    /// It can only be read.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Do not go to the background, and do not start again after a crash.
+    #[arg(long)]
+    pub foreground: bool,
+    /// Where messages go; by default a file in ~/.local/state/stdchk.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub log: Option<PathBuf>,
+    /// Which of the processes of a mount this is.
+    #[arg(long, hide = true, value_enum)]
+    pub role: Option<Role>,
+}
+
+/// The processes that a mount leaves behind.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Role {
+    /// It starts the other one again.
+    Supervisor,
+    /// It answers the kernel.
+    Server,
 }
 
 /// What to restore and where to.

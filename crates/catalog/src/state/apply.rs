@@ -8,6 +8,7 @@ use super::{App, Forward, History, OpenSession, State};
 use crate::drain::{DrainOp, Mirror};
 use crate::op::{CheckpointEntry, Durability, Op, SessionKind};
 use crate::record::Record;
+use crate::tree::Version;
 
 impl State {
     /// Whether this operation may be the next. The operations of one record are checked one by one against
@@ -19,6 +20,9 @@ impl State {
             }
             Op::AddPart(session, ..) => self.check_writer(*session).map(drop),
             Op::Commit(session, checkpoint, revived) => self.check_commit(*session, checkpoint, revived),
+            Op::Publish(session, checkpoints, revived) => self.check_publish(*session, checkpoints, revived),
+            Op::Name(named) => self.tree.check_name(named),
+            Op::Unname(parent, name) => self.tree.check_unname(*parent, name),
             Op::End(session) | Op::Fence(session) | Op::Forward(session, _) => {
                 self.session(*session).map(drop)
             }
@@ -71,10 +75,29 @@ impl State {
             );
             return Err(Error::invalid(text));
         }
+        self.check_revived(session, revived)
+    }
+
+    fn check_publish(
+        &self,
+        id: SessionId,
+        checkpoints: &[CheckpointEntry],
+        revived: &[PackName],
+    ) -> Result<()> {
+        let session = self.check_writer(id)?;
+        let is_of_files = matches!(&session.entry.kind, SessionKind::Writer { app, .. } if app.is_files());
+        if !is_of_files || checkpoints.iter().any(|checkpoint| !checkpoint.app.is_files()) {
+            return Err(Error::invalid(format!("session {id} was not begun for files")));
+        }
+        self.check_revived(session, revived)
+    }
+
+    fn check_revived(&self, session: &OpenSession, revived: &[PackName]) -> Result<()> {
         for pack in revived {
             let condemned = self.condemned.get(pack).is_some_and(|&at| at <= session.opened_at);
             let forwarded = self.forwards.get(pack).is_some_and(|forward| forward.since <= session.opened_at);
             if condemned || forwarded {
+                let id = session.entry.id;
                 let text = format!("pack {pack} was condemned or compacted before session {id} began");
                 return Err(Error::new(Kind::Conflict, text));
             }
@@ -135,13 +158,20 @@ impl State {
                 }
             }
             Op::Commit(session, checkpoint, revived) => {
-                self.sessions.remove(session);
-                for pack in revived {
-                    // Its file is still there whole: nothing is swept while a session older than this lives.
-                    self.condemned.remove(pack);
-                    self.forwards.remove(pack);
-                }
+                self.end_revived(session, revived);
                 self.add_checkpoint(checkpoint);
+            }
+            Op::Publish(session, checkpoints, revived) => {
+                self.end_revived(session, revived);
+                checkpoints.iter().for_each(|checkpoint| self.add_checkpoint(checkpoint));
+            }
+            Op::Name(named) => {
+                let gone = self.tree.name((**named).clone());
+                self.drop_versions(gone);
+            }
+            Op::Unname(parent, name) => {
+                let gone = self.tree.unname(*parent, name);
+                self.drop_versions(gone);
             }
             Op::End(session) | Op::Fence(session) => _ = self.sessions.remove(session),
             Op::Drop(ids) => self.drop_checkpoints(ids),
@@ -188,6 +218,21 @@ impl State {
                     Arc::make_mut(app).history.restarted(*restart);
                 }
             }
+        }
+    }
+
+    fn end_revived(&mut self, session: &SessionId, revived: &[PackName]) {
+        self.sessions.remove(session);
+        for pack in revived {
+            // Its file is still there whole: nothing is swept while a session older than this lives.
+            self.condemned.remove(pack);
+            self.forwards.remove(pack);
+        }
+    }
+
+    fn drop_versions(&mut self, gone: Vec<Version>) {
+        if !gone.is_empty() {
+            self.drop_checkpoints(&gone.into_iter().map(Version::id).collect::<Vec<_>>());
         }
     }
 
@@ -241,7 +286,9 @@ impl State {
         let newest = app.checkpoints.of_step(step).last();
         let generation = newest.map_or(1, |entry| entry.generation + 1);
         let entry = CheckpointEntry { generation, sequence: self.commits, ..checkpoint.clone() };
-        app.history.saved(&entry);
+        if !entry.app.is_files() {
+            app.history.saved(&entry);
+        }
         app.checkpoints.insert(entry);
     }
 }

@@ -8,6 +8,7 @@
 //! forwards:   varint count; each: pack name, locator of the table, varint record
 //! damaged:    varint count; each: pack name, varint ranges, each varint from, varint to
 //! pool:       its promise, settled epoch, changes since, members
+//! tree:       varint count; each: number of the directory, name, node
 //! drain:      where to, what has arrived, how far the names are there; whom this catalog follows
 //! ```
 
@@ -20,6 +21,7 @@ use crate::drain::Drain;
 use crate::op::{CheckpointEntry, PartEntry, SessionEntry, decode_ranges, encode_ranges};
 use crate::policy::Policy;
 use crate::pool::Pool;
+use crate::tree::Tree;
 
 impl State {
     /// As stored in a snapshot.
@@ -59,6 +61,7 @@ impl State {
             encode_ranges(ranges, &mut out);
         }
         self.pool.encode(&mut out);
+        self.tree.encode(&mut out);
         self.drain.encode(&mut out);
         seal(Sort::Snapshot, &out.into_bytes())
     }
@@ -101,6 +104,7 @@ impl State {
             state.damaged.insert(PackName::decode(r)?, decode_ranges(r)?);
         }
         state.pool = Pool::decode(r)?;
+        state.tree = Tree::decode(r)?;
         state.drain = Drain::decode(r)?;
         reader.finish()?;
         Ok(state)

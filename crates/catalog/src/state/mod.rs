@@ -7,6 +7,7 @@
 
 mod apply;
 mod checkpoints;
+mod chunked;
 mod encode;
 mod history;
 
@@ -19,8 +20,10 @@ use crate::drain::Drain;
 use crate::op::{CheckpointEntry, ChunkRange, Op, PartEntry, SessionEntry, SessionKind};
 use crate::policy::Policy;
 use crate::pool::Pool;
+use crate::tree::Tree;
 
 pub use checkpoints::Checkpoints;
+pub use chunked::{Chunked, Keyed};
 pub use history::{History, SaveSample};
 
 /// A session that has not ended.
@@ -76,6 +79,7 @@ pub struct State {
     pub(crate) damaged: BTreeMap<PackName, Vec<ChunkRange>>,
     pub(crate) pool: Pool,
     pub(crate) drain: Drain,
+    pub(crate) tree: Tree,
 }
 
 impl State {
@@ -134,6 +138,11 @@ impl State {
         &self.drain
     }
 
+    /// The names of files.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
     /// Which of `packs` a commit must list as revived, because they were condemned or forwarded meanwhile.
     pub fn to_revive(&self, packs: impl Iterator<Item = PackName>) -> Vec<PackName> {
         packs.filter(|pack| self.condemned.contains_key(pack) || self.forwards.contains_key(pack)).collect()
@@ -148,7 +157,8 @@ impl State {
             | Op::SetPolicy(..)
             | Op::Condemn(..)
             | Op::Swept(..)
-            | Op::Unforward(..) => true,
+            | Op::Unforward(..)
+            | Op::Unname(..) => true,
             Op::End(id) => {
                 self.sessions.get(id).is_none_or(|session| session.entry.kind != SessionKind::Reader)
             }

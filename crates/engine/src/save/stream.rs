@@ -1,6 +1,7 @@
 //! Feeding members through the pipeline: files that can be read at any place, and streams.
 
 use std::io::Read;
+use std::ops::Range;
 use std::sync::Arc;
 
 use stdchk_codec::Cutter;
@@ -119,7 +120,7 @@ impl PartWriter {
         let follow = self.options.chunking == ChunkingChoice::Auto;
         let parent = self.parent_at(trail, parent, page, offset);
         let search = follow && parent.is_some() && trail.may_search();
-        Look { offset, page: page as usize, parent, follow, search }
+        Look { offset, page: page as usize, parent, follow, search, unchanged: Vec::new() }
     }
 
     fn parent_at(&mut self, trail: &Trail, parent: &ParentContent, page: u32, offset: u64) -> Option<Parent> {
@@ -183,10 +184,17 @@ impl PartWriter {
             if source.next_data(offset) >= offset + size {
                 window.push(Pending::Hole(size));
             } else {
-                let look = self.look(&window.trail, parent, page, offset);
+                let mut look = self.look(&window.trail, parent, page, offset);
+                if let Some(theirs) = look.parent.as_ref().filter(|parent| parent.shift == 0)
+                    && let Some(changed) = source.changed_since(&theirs.blob, offset..offset + size)
+                {
+                    look.search = false;
+                    look.unchanged = between(&changed, offset, size);
+                }
                 let buffer = self.buffers.take();
                 let (source, vault, meter) = (source.clone(), self.vault.clone(), self.coder.meter.clone());
-                let packed = window.trail.some_old;
+                // What is known to be unchanged is not read, so it cannot be kept.
+                let packed = window.trail.some_old || !look.unchanged.is_empty();
                 let answer = self.workers.ask(move |tools| {
                     let mut read = |at, bytes: &mut [u8]| source.read_at(offset + at as u64, bytes);
                     let room = packed.then_some(&mut tools.room);
@@ -269,6 +277,15 @@ impl PartWriter {
         }
         window.finish(self, Chunking::Cdc(average))
     }
+}
+
+/// The ranges of a stretch between those that changed, counted from where it begins.
+fn between(changed: &[Range<u64>], offset: u64, size: u64) -> Vec<Range<usize>> {
+    let at = |place: u64| (place.max(offset) - offset).min(size) as usize;
+    let ends = changed.iter().map(|range| at(range.end));
+    let starts = changed.iter().map(|range| at(range.start)).chain([size as usize]);
+    let ranges = std::iter::once(0).chain(ends).zip(starts).map(|(from, to)| from..to);
+    ranges.filter(|range| !range.is_empty()).collect()
 }
 
 /// What is read first: many streams are short, and memory for a long one takes its time to get.

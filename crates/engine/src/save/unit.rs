@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use stdchk_object::hash::Domain;
+use stdchk_object::tree::Blob;
 use stdchk_object::{Hash, PackRef, Result};
 
 use super::grid::{self, Planned};
@@ -29,6 +30,13 @@ pub trait Source: Send + Sync {
     /// The first place at or after `offset` that may not be zero: file systems know their holes.
     fn next_data(&self, offset: u64) -> u64 {
         offset
+    }
+
+    /// Where in a range bytes may differ from those of a blob at the very same place, in order, where that is known: then nothing else
+    /// is read.
+    fn changed_since(&self, blob: &Blob, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+        let _ = (blob, range);
+        None
     }
 }
 
@@ -103,6 +111,8 @@ pub struct Look {
     pub follow: bool,
     /// Whether the parent's place may be looked for where it is lost.
     pub search: bool,
+    /// Where it is known that the parent has the same, counted from where the stretch begins, in order.
+    pub unchanged: Vec<Range<usize>>,
 }
 
 /// Pages that are compared to see whether a known shift is in force again.
@@ -125,14 +135,14 @@ impl Look {
         let mut theirs = self.theirs(vault, shift, len);
         let planned = grid::plan(&theirs.chunks, shift, self.offset, 0, len, self.page);
         let mut cuts = Vec::with_capacity(planned.len());
-        look_at(&planned, &theirs, 0, &mut stretch, &mut cuts)?;
+        look_at(&planned, &theirs, 0, &mut stretch, &mut cuts, &self.unchanged)?;
         let needs_all = |cuts: &[Cut]| {
             (self.search && grid::lost(cuts, 0, self.page).is_some()) || needs_mending(cuts, self.page)
         };
         if stretch.is_packed() && needs_all(&cuts) {
             stretch.unpack()?;
             cuts.clear();
-            look_at(&planned, &theirs, 0, &mut stretch, &mut cuts)?;
+            look_at(&planned, &theirs, 0, &mut stretch, &mut cuts, &[])?;
         }
         stretch.end_reading();
         let (mut packs, leaf) = (theirs.opens.clone(), theirs.node);
@@ -154,7 +164,7 @@ impl Look {
                 let planned = grid::plan(&theirs.chunks, shift, self.offset, at, len, self.page);
                 cuts.truncate(first);
                 let known = cuts.len();
-                look_at(&planned, &theirs, at, &mut stretch, &mut cuts)?;
+                look_at(&planned, &theirs, at, &mut stretch, &mut cuts, &[])?;
                 // Indices of packs are those of the unit.
                 let base = packs.len() as u32;
                 packs.extend_from_slice(&theirs.opens);
@@ -282,7 +292,7 @@ fn mended(cuts: Vec<Cut>, stretch: &mut Stretch, page: usize) -> Result<Vec<Cut>
         if is_mendable(run, page) {
             let again = grid::pages(len, page, true).map(|len| Planned { len: len as u32, theirs: None });
             let planned: Vec<Planned> = again.collect();
-            look_at(&planned, &Theirs::default(), at, stretch, &mut mended)?;
+            look_at(&planned, &Theirs::default(), at, stretch, &mut mended, &[])?;
         } else {
             mended.extend_from_slice(run);
         }
@@ -313,6 +323,13 @@ fn cuts_up_to(cuts: &[Cut], bytes: usize) -> usize {
         .count()
 }
 
+/// The chunk of the parent that is known to be the same as a cut, without a look at it.
+fn known<'t>(cut: &Planned, at: usize, theirs: &'t Theirs, unchanged: &[Range<usize>]) -> Option<&'t Chunk> {
+    let chunk = &theirs.chunks[cut.theirs? as usize];
+    let range = unchanged.get(unchanged.partition_point(|range| range.end <= at))?;
+    (chunk.shared && range.start <= at && at + cut.len as usize <= range.end).then_some(chunk)
+}
+
 /// Reads what lies between the cuts from `at` on, and compares it with what the parent has there.
 fn look_at(
     planned: &[Planned],
@@ -320,13 +337,22 @@ fn look_at(
     mut at: usize,
     stretch: &mut Stretch,
     cuts: &mut Vec<Cut>,
+    unchanged: &[Range<usize>],
 ) -> Result<()> {
     let mut rest = planned;
-    while !rest.is_empty() {
+    while let Some((first, others)) = rest.split_first() {
+        if let Some(chunk) = known(first, at, theirs, unchanged) {
+            let place = (chunk.slot, chunk.chunk);
+            cuts.push(Cut { len: first.len, what: Page::Same(place.0, place.1), old: Some(place) });
+            at += first.len as usize;
+            rest = others;
+            continue;
+        }
         let mut bytes = 0;
         let fits = |cut: &&Planned| {
+            let is_known = known(cut, at + bytes, theirs, unchanged).is_some();
             bytes += cut.len as usize;
-            bytes <= GROUP_BYTES
+            bytes <= GROUP_BYTES && !is_known
         };
         let (group, others) = rest.split_at(rest.iter().take_while(fits).count().max(1));
         rest = others;

@@ -164,6 +164,14 @@ fn are_done(ops: &[Op], state: &State) -> bool {
             .sessions()
             .get(session)
             .is_some_and(|session| session.parts.iter().any(|there| there.head == part.head)),
+        Op::Publish(_, entries, _) => entries.iter().all(|entry| {
+            let files = state.apps().get(&entry.app);
+            files.is_some_and(|files| {
+                files.checkpoints.of_step(entry.step).any(|there| there.manifest == entry.manifest)
+            })
+        }),
+        Op::Name(named) => state.tree().get(named.node.number) == Some(&**named),
+        Op::Unname(parent, name) => state.tree().find(*parent, name).is_none(),
         Op::End(session) | Op::Fence(session) => !state.sessions().contains_key(session),
         Op::Forward(_, tables) => tables
             .iter()

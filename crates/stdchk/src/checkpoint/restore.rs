@@ -13,7 +13,7 @@ use stdchk_object::member::Body;
 use stdchk_object::{Error, Kind, Result};
 
 use super::{Checkpoint, RankedMember};
-use crate::files::{FileSink, STAGING_PREFIX, set_metadata};
+use crate::file_source::{FileSink, STAGING_PREFIX, set_metadata};
 
 impl Checkpoint<'_> {
     /// Restores all members into a directory, which is made if it is not there. Everything is written beside it

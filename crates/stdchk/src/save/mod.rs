@@ -19,7 +19,7 @@ use stdchk_object::manifest::Manifest;
 use stdchk_object::member::{Body, Preferred, Tally};
 use stdchk_object::{AppName, CheckpointId, Error, Kind, Locator, PackName, Result, SessionId};
 
-use crate::files::FileSource;
+use crate::file_source::FileSource;
 use crate::naming::Spec;
 use crate::repository::Repository;
 use crate::walk::{Sort, find};
@@ -89,7 +89,7 @@ impl SaveOptions {
         }
     }
 
-    fn is_durable(&self) -> bool {
+    pub(crate) fn is_durable(&self) -> bool {
         self.durability >= Durability::Local
     }
 }
@@ -122,6 +122,19 @@ impl Repository {
         options: &SaveOptions,
         parent: Option<&CheckpointEntry>,
     ) -> Result<PartWriter> {
+        let part = |vault: &Vault| parent.and_then(|entry| parent_part(vault, entry, options.rank));
+        self.part_writer_after(session, state, app, options, part)
+    }
+
+    /// The same with any part as the one to compare with; the session must keep it.
+    pub(crate) fn part_writer_after(
+        &self,
+        session: SessionId,
+        state: &Arc<State>,
+        app: &AppName,
+        options: &SaveOptions,
+        parent: impl FnOnce(&Vault) -> Option<PartView>,
+    ) -> Result<PartWriter> {
         let known = state.apps().get(app).map(|app| (app.policy.saving, app.history.restarts_per_save()));
         let (settled, restarts) = known.unwrap_or_default();
         let engine = options.engine(&settled, restarts);
@@ -134,7 +147,7 @@ impl Repository {
                 None
             }
         };
-        let parent = parent.and_then(|entry| parent_part(&vault, entry, options.rank));
+        let parent = parent(&vault);
         PartWriter::new(
             engine,
             vault,
@@ -147,7 +160,7 @@ impl Repository {
         )
     }
 
-    fn new_entry(
+    pub(crate) fn new_entry(
         &self,
         app: &AppName,
         step: u64,
@@ -203,13 +216,13 @@ impl Repository {
     }
     /// Makes packs of others durable that a durable commit refers to: it must survive no less than it says. What a
     /// durable parent refers to is durable.
-    fn raise(&self, parent: Option<&CheckpointEntry>, finished: &FinishedPart) -> Result<()> {
+    pub(crate) fn raise(&self, parent: Option<&CheckpointEntry>, finished: &FinishedPart) -> Result<()> {
         let parent_is_durable = parent.is_some_and(|parent| parent.durability >= Durability::Local);
         let of_parent = finished.of_parent.iter().filter(|_| !parent_is_durable);
         let names: Vec<PackName> = of_parent.chain(&finished.found).map(|pack| pack.name).collect();
         self.store.sync(&names)
     }
-    fn list_in_index(&self, listed: IndexBuilder, durability: Durability) {
+    pub(crate) fn list_in_index(&self, listed: IndexBuilder, durability: Durability) {
         // Others would refer to what a power cut may still take.
         if durability < Durability::Local {
             return;

@@ -3,6 +3,7 @@
 mod check;
 mod keep;
 mod list;
+mod mount;
 mod plan;
 mod pool;
 mod read;
@@ -57,6 +58,8 @@ pub fn run(cli: &Cli, out: &Out) -> Result<u8> {
         Verb::Commit { session, note } => sessions::commit(&open(cli)?, out, session, note),
         Verb::Abort { session } => sessions::abort(&open(cli)?, out, session),
         Verb::Sessions => sessions::list(&open(cli)?, out),
+        Verb::Mount(args) => mount::mount(cli, out, args),
+        Verb::Umount { directory, lazy } => mount::umount(out, directory, *lazy),
         Verb::Pool(verb) => pool::pool(cli, out, verb),
         Verb::Completions { shell } => shell::completions(*shell),
         Verb::Man { to } => shell::man(to),

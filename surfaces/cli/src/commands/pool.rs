@@ -148,7 +148,7 @@ fn place(cli: &Cli) -> Result<&str> {
 }
 
 /// Says so when the process is to end.
-fn signals() -> Result<Receiver<()>> {
+pub fn signals() -> Result<Receiver<()>> {
     let cannot = |error| Error::io("cannot wait for signals", error);
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(cannot)?;
     let (send, receive) = channel();

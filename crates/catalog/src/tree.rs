@@ -1,0 +1,349 @@
+//! The tree of names: directories, files and links as one root has them, and which checkpoints are the versions of a file.
+//!
+//! What stays true:
+//! - every name but the root's lies in a directory, and no directory lies in itself;
+//! - each version of each file is a checkpoint of the application [`AppName::files`], or was lost with it; no other checkpoint is of that
+//!   application, since with the last name that leads to it it is dropped.
+
+use std::cmp::Ordering;
+
+use stdchk_object::wire::{Reader, Writer};
+use stdchk_object::{AppName, CheckpointId, Error, Kind, Result};
+
+use crate::state::{Chunked, Keyed};
+
+/// The number of the root.
+pub const ROOT: u64 = 1;
+/// The longest name in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// The longest target of a link in bytes.
+pub const TARGET_BYTES_MAX: usize = 4095;
+/// The most that notes of a node may have in bytes, names included.
+pub const NOTES_BYTES_MAX: usize = 64 << 10;
+/// Directories above each other, at most.
+const DEPTH_MAX: usize = 2048;
+
+/// A version of a file: step and generation of a checkpoint of [`AppName::files`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Version {
+    /// The number of the file that it was written as.
+    pub step: u64,
+    /// Counts the versions of that file.
+    pub generation: u32,
+}
+
+impl Version {
+    /// The checkpoint.
+    pub fn id(self) -> CheckpointId {
+        CheckpointId { app: AppName::files(), step: self.step, generation: self.generation }
+    }
+}
+
+/// What a name leads to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Body {
+    /// Other names.
+    Directory,
+    /// A path.
+    Link(String),
+    /// Bytes: the versions, the newest last.
+    File(Vec<Version>),
+}
+
+/// A directory, a file or a link.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    /// Its identity: random, and never used again.
+    pub number: u64,
+    /// What it is.
+    pub body: Body,
+    /// Permissions: the lower twelve bits of the mode.
+    pub mode: u32,
+    /// The user whose it is.
+    pub user: u32,
+    /// The group whose it is.
+    pub group: u32,
+    /// When its bytes or names changed last, in nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// When anything of it changed last.
+    pub changed_ns: i64,
+    /// What users noted of it: extended attributes, by name.
+    pub notes: Vec<(String, Vec<u8>)>,
+}
+
+impl Node {
+    /// The versions, the newest last; none of what is no file.
+    pub fn versions(&self) -> &[Version] {
+        match &self.body {
+            Body::File(versions) => versions,
+            Body::Directory | Body::Link(_) => &[],
+        }
+    }
+
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.body == Body::Directory
+    }
+}
+
+/// A name and what it leads to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Named {
+    /// The number of the directory.
+    pub parent: u64,
+    /// The name in it.
+    pub name: String,
+    /// What is there.
+    pub node: Node,
+}
+
+impl Keyed for Named {
+    type Key = (u64, String);
+
+    fn key(&self) -> (u64, String) {
+        (self.parent, self.name.clone())
+    }
+
+    fn compare(&self, key: &(u64, String)) -> Ordering {
+        self.parent.cmp(&key.0).then_with(|| self.name.cmp(&key.1))
+    }
+}
+
+/// Where a node is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    number: u64,
+    parent: u64,
+    name: String,
+}
+
+impl Keyed for Place {
+    type Key = u64;
+
+    fn key(&self) -> u64 {
+        self.number
+    }
+
+    fn compare(&self, key: &u64) -> Ordering {
+        self.number.cmp(key)
+    }
+}
+
+/// All names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tree {
+    names: Chunked<Named>,
+    places: Chunked<Place>,
+}
+
+/// Refuses what cannot be the name of anything in a directory.
+pub fn check_name(name: &str) -> Result<()> {
+    let is_bad = name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']);
+    match is_bad || name.len() > NAME_BYTES_MAX {
+        true => Err(Error::invalid(format!("{name:?} cannot name a file"))),
+        false => Ok(()),
+    }
+}
+
+impl Tree {
+    /// How many names there are.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// All names, those of a directory side by side.
+    pub fn names(&self) -> impl Iterator<Item = &Named> {
+        self.names.values()
+    }
+
+    /// What a name in a directory leads to.
+    pub fn find(&self, parent: u64, name: &str) -> Option<&Node> {
+        self.names.get(&(parent, name.to_owned())).map(|named| &named.node)
+    }
+
+    /// The names in a directory, in order, those after `after` only.
+    pub fn list<'a>(&'a self, parent: u64, after: &str) -> impl Iterator<Item = &'a Named> + use<'a> {
+        let after = after.to_owned();
+        let named = self.names.from(&(parent, after.clone()));
+        named.take_while(move |named| named.parent == parent).skip_while(move |named| named.name == after)
+    }
+
+    /// A node by its number, with its place; the root has none.
+    pub fn get(&self, number: u64) -> Option<&Named> {
+        let place = self.places.get(&number)?;
+        self.names.get(&(place.parent, place.name.clone()))
+    }
+
+    /// The path from the root, for people.
+    pub fn path(&self, number: u64) -> Option<String> {
+        let mut names = Vec::new();
+        let mut at = number;
+        while at != ROOT {
+            let named = self.get(at)?;
+            names.push(named.name.as_str());
+            at = named.parent;
+        }
+        names.reverse();
+        Some(names.join("/"))
+    }
+
+    /// Whether a number is that of a directory.
+    fn is_directory(&self, number: u64) -> bool {
+        number == ROOT || self.get(number).is_some_and(|named| named.node.is_directory())
+    }
+
+    fn has_names(&self, number: u64) -> bool {
+        self.list(number, "").next().is_some()
+    }
+
+    /// Whether a name may lead to this from now on.
+    pub(crate) fn check_name(&self, named: &Named) -> Result<()> {
+        check_name(&named.name)?;
+        let node = &named.node;
+        let notes: usize = node.notes.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let target = if let Body::Link(target) = &node.body { target.len() } else { 0 };
+        if node.number <= ROOT || notes > NOTES_BYTES_MAX || target > TARGET_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "{:?} cannot be kept: a number, a link or notes of it are not as they must be",
+                named.name
+            )));
+        }
+        if !self.is_directory(named.parent) {
+            let text = format!("the directory of {:?} is not there any more", named.name);
+            return Err(Error::new(Kind::NotFound, text));
+        }
+        if let Some(there) = self.find(named.parent, &named.name)
+            && there.number != node.number
+        {
+            self.check_gone(there)?;
+        }
+        let mut above = named.parent;
+        for _ in 0..DEPTH_MAX {
+            if above == ROOT {
+                return Ok(());
+            }
+            if above == node.number {
+                return Err(Error::invalid(format!("{:?} would lie in itself", named.name)));
+            }
+            above = self.get(above).map_or(ROOT, |named| named.parent);
+        }
+        Err(Error::invalid(format!("{:?} would lie too deep", named.name)))
+    }
+
+    /// Whether what is there may go.
+    fn check_gone(&self, node: &Node) -> Result<()> {
+        match node.is_directory() && self.has_names(node.number) {
+            true => Err(Error::new(Kind::Conflict, "the directory is not empty")),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn check_unname(&self, parent: u64, name: &str) -> Result<()> {
+        self.find(parent, name).map_or(Ok(()), |node| self.check_gone(node))
+    }
+
+    /// Has a name lead to a node, which has no other name from then on; versions that nothing leads to any more.
+    pub(crate) fn name(&mut self, named: Named) -> Vec<Version> {
+        let mut gone = self.unname(named.parent, &named.name);
+        if let Some(old) = self.get(named.node.number).cloned() {
+            gone.extend(self.unname(old.parent, &old.name));
+        }
+        gone.retain(|version| !named.node.versions().contains(version));
+        let place = Place { number: named.node.number, parent: named.parent, name: named.name.clone() };
+        self.places.insert(place);
+        self.names.insert(named);
+        gone
+    }
+
+    /// Has a name lead to nothing; versions that nothing leads to any more.
+    pub(crate) fn unname(&mut self, parent: u64, name: &str) -> Vec<Version> {
+        let Some(named) = self.names.remove(&(parent, name.to_owned())) else { return Vec::new() };
+        self.places.remove(&named.node.number);
+        named.node.versions().to_vec()
+    }
+
+    /// Writes all names.
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        out.varint(self.names.len() as u64);
+        self.names().for_each(|named| named.encode(out));
+    }
+
+    /// Reads them.
+    pub(crate) fn decode(reader: &mut Reader) -> Result<Tree> {
+        let mut tree = Tree::default();
+        for _ in 0..reader.count(Named::BYTES_MIN)? {
+            tree.name(Named::decode(reader)?);
+        }
+        Ok(tree)
+    }
+}
+
+impl Named {
+    /// The least that one takes when it is written.
+    const BYTES_MIN: usize = 16;
+
+    /// Writes it.
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        out.u64(self.parent);
+        out.string(&self.name);
+        let node = &self.node;
+        out.u64(node.number);
+        match &node.body {
+            Body::Directory => out.u8(1),
+            Body::Link(target) => {
+                out.u8(2);
+                out.string(target);
+            }
+            Body::File(versions) => {
+                out.u8(3);
+                out.varint(versions.len() as u64);
+                for version in versions {
+                    out.u64(version.step);
+                    out.varint(u64::from(version.generation));
+                }
+            }
+        }
+        out.varint(u64::from(node.mode));
+        out.varint(u64::from(node.user));
+        out.varint(u64::from(node.group));
+        out.zigzag(node.modified_ns);
+        out.zigzag(node.changed_ns);
+        out.varint(node.notes.len() as u64);
+        for (name, value) in &node.notes {
+            out.string(name);
+            out.bytes(value);
+        }
+    }
+
+    /// Reads one.
+    pub(crate) fn decode(reader: &mut Reader) -> Result<Named> {
+        let parent = reader.u64()?;
+        let name = reader.string()?.to_owned();
+        let number = reader.u64()?;
+        let body = match reader.u8()? {
+            1 => Body::Directory,
+            2 => Body::Link(reader.string()?.to_owned()),
+            3 => {
+                let version = |reader: &mut Reader| -> Result<Version> {
+                    Ok(Version { step: reader.u64()?, generation: reader.varint32("a generation")? })
+                };
+                Body::File((0..reader.count(9)?).map(|_| version(reader)).collect::<Result<_>>()?)
+            }
+            _ => return Err(reader.corrupt("unknown kind of file")),
+        };
+        let mode = reader.varint32("a mode")?;
+        let (user, group) = (reader.varint32("a user")?, reader.varint32("a group")?);
+        let (modified_ns, changed_ns) = (reader.zigzag()?, reader.zigzag()?);
+        let note = |reader: &mut Reader| -> Result<(String, Vec<u8>)> {
+            Ok((reader.string()?.to_owned(), reader.bytes()?.to_vec()))
+        };
+        let notes = (0..reader.count(2)?).map(|_| note(reader)).collect::<Result<_>>()?;
+        let node = Node { number, body, mode, user, group, modified_ns, changed_ns, notes };
+        Ok(Named { parent, name, node })
+    }
+}

@@ -1,0 +1,347 @@
+//! Changing names and what they lead to.
+
+use stdchk_catalog::tree::{self, Body, Named, Node, ROOT, TARGET_BYTES_MAX};
+use stdchk_catalog::{Op, State};
+use stdchk_engine::session::random_u64;
+use stdchk_object::{Error, Kind};
+
+use super::fault::{Fault, Outcome};
+use super::{Entry, Files, entry_of, now};
+
+/// What is new about something.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attributes {
+    /// Permissions: the lower twelve bits of the mode.
+    pub mode: Option<u32>,
+    /// The user whose it is.
+    pub user: Option<u32>,
+    /// The group whose it is.
+    pub group: Option<u32>,
+    /// When its bytes or names changed last, in nanoseconds since 1970.
+    pub modified_ns: Option<i64>,
+}
+
+impl Attributes {
+    /// Something new that has them.
+    pub(super) fn node(&self, number: u64, body: Body) -> Node {
+        let now = now();
+        Node {
+            number,
+            body,
+            mode: self.mode.unwrap_or(0o644) & 0o7777,
+            user: self.user.unwrap_or(0),
+            group: self.group.unwrap_or(0),
+            modified_ns: self.modified_ns.unwrap_or(now),
+            changed_ns: now,
+            notes: Vec::new(),
+        }
+    }
+
+    fn put_on(&self, node: &mut Node) {
+        node.mode = self.mode.map_or(node.mode, |mode| mode & 0o7777);
+        node.user = self.user.unwrap_or(node.user);
+        node.group = self.group.unwrap_or(node.group);
+        node.modified_ns = self.modified_ns.unwrap_or(node.modified_ns);
+        node.changed_ns = now();
+    }
+}
+
+impl Files {
+    /// Appends what `decide` makes of the newest state.
+    fn change<T>(&self, mut decide: impl FnMut(&State) -> Outcome<(Vec<Op>, T)>) -> Outcome<T> {
+        self.check_writable()?;
+        let (mut fault, mut result) = (None, None);
+        let appended = self.repository.catalog.append(false, &mut |state| match decide(state) {
+            Ok((ops, value)) => {
+                result = Some(value);
+                Ok(ops)
+            }
+            Err(why) => {
+                fault = Some(why);
+                Err(Error::new(Kind::Conflict, "it cannot be done"))
+            }
+        });
+        match (appended, fault, result) {
+            (Ok(state), _, Some(value)) => {
+                self.learn(&state);
+                Ok(value)
+            }
+            (_, Some(fault), _) => Err(fault),
+            (Err(error), None, _) => Err(error.into()),
+            (Ok(_), None, None) => unreachable!("something was decided"),
+        }
+    }
+
+    /// Refuses a place where there is something already, or nothing can be.
+    pub(super) fn check_new(&self, parent: u64, name: &str) -> Outcome<()> {
+        tree::check_name(name).map_err(|_| Fault::Invalid)?;
+        match self.find(parent, name) {
+            Ok(_) => Err(Fault::Exists),
+            Err(Fault::Missing) => check_directory(&*self.state()?, parent),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    fn make(&self, parent: u64, name: &str, attributes: &Attributes, body: Body) -> Outcome<Entry> {
+        self.check_new(parent, name)?;
+        let node = attributes.node(random_u64()?.max(ROOT + 1), body);
+        self.change(|state| {
+            check_directory(state, parent)?;
+            // It may be there since this was asked before, and the answer was lost.
+            if state.tree().find(parent, name).is_some_and(|there| there.number != node.number) {
+                return Err(Fault::Exists);
+            }
+            let named = Named { parent, name: name.to_owned(), node: node.clone() };
+            Ok((vec![Op::Name(Box::new(named))], ()))
+        })?;
+        let state = self.state()?;
+        Ok(entry_of(&state, &node))
+    }
+
+    /// Makes a directory.
+    pub fn make_directory(&self, parent: u64, name: &str, attributes: &Attributes) -> Outcome<Entry> {
+        self.make(parent, name, attributes, Body::Directory)
+    }
+
+    /// Makes a symbolic link.
+    pub fn make_link(
+        &self,
+        parent: u64,
+        name: &str,
+        target: &str,
+        attributes: &Attributes,
+    ) -> Outcome<Entry> {
+        if target.is_empty() || target.len() > TARGET_BYTES_MAX {
+            return Err(Fault::Invalid);
+        }
+        self.make(parent, name, attributes, Body::Link(target.to_owned()))
+    }
+
+    /// Removes the name of a file or a link, with all versions. Who has it open goes on.
+    pub fn remove(&self, parent: u64, name: &str) -> Outcome<()> {
+        self.check_writable()?;
+        if self.forget_new(parent, name) {
+            return Ok(());
+        }
+        let number = self.change(|state| {
+            let node = state.tree().find(parent, name).ok_or(Fault::Missing)?;
+            match node.is_directory() {
+                true => Err(Fault::IsDirectory),
+                false => Ok((vec![Op::Unname(parent, name.to_owned())], node.number)),
+            }
+        })?;
+        self.note_removed(number);
+        Ok(())
+    }
+
+    /// Removes a directory, which must be empty.
+    pub fn remove_directory(&self, parent: u64, name: &str) -> Outcome<()> {
+        self.change(|state| {
+            let node = state.tree().find(parent, name).ok_or(Fault::Missing)?;
+            if !node.is_directory() {
+                return Err(Fault::NotDirectory);
+            }
+            self.check_empty(state, node.number)?;
+            Ok((vec![Op::Unname(parent, name.to_owned())], ()))
+        })
+    }
+
+    fn check_empty(&self, state: &State, directory: u64) -> Outcome<()> {
+        let has_new = self.table().names.keys().any(|(parent, _)| *parent == directory);
+        match has_new || state.tree().list(directory, "").next().is_some() {
+            true => Err(Fault::NotEmpty),
+            false => Ok(()),
+        }
+    }
+
+    /// Forgets the name of a file that nobody else knows; whether there was one.
+    fn forget_new(&self, parent: u64, name: &str) -> bool {
+        let writing = {
+            let mut table = self.table();
+            let number = table.names.remove(&(parent, name.to_owned()));
+            number.and_then(|number| table.writing.get(&number).cloned())
+        };
+        let Some(writing) = writing else { return false };
+        let mut inner = writing.inner();
+        // It may have come to be known just now.
+        let was_new = inner.place.take().is_some();
+        inner.is_removed |= was_new;
+        was_new
+    }
+
+    fn note_removed(&self, number: u64) {
+        let writing = self.table().writing.get(&number).cloned();
+        if let Some(writing) = writing {
+            writing.inner().is_removed = true;
+        }
+    }
+
+    /// Gives something another name, at once. A file that is there already gets what the other one is as its newest version; with
+    /// `is_new` it is an error that there is anything.
+    pub fn rename(&self, from: (u64, &str), to: (u64, &str), is_new: bool) -> Outcome<()> {
+        self.check_writable()?;
+        tree::check_name(to.1).map_err(|_| Fault::Invalid)?;
+        if from == to {
+            return self.find(from.0, from.1).map(drop);
+        }
+        if is_new && self.find(to.0, to.1).is_ok() {
+            return Err(Fault::Exists);
+        }
+        if self.rename_new(from, to)? {
+            return Ok(());
+        }
+        let replaced = self.change(|state| {
+            let tree = state.tree();
+            let mut node = tree.find(from.0, from.1).ok_or(Fault::Missing)?.clone();
+            check_directory(state, to.0)?;
+            let there = tree.find(to.0, to.1);
+            if let Some(there) = there {
+                self.check_replaced(state, &node, there, is_new)?;
+                let older = there.versions().to_vec();
+                if let Body::File(versions) = &mut node.body {
+                    let newest = versions.last().copied();
+                    *versions = older.into_iter().chain(newest).collect();
+                }
+            }
+            node.changed_ns = now();
+            let replaced = there.map(|there| there.number);
+            let named = Named { parent: to.0, name: to.1.to_owned(), node };
+            // What a directory would become that is moved into itself is no error of the store.
+            tree_allows(state, &named)?;
+            Ok((vec![Op::Name(Box::new(named))], replaced))
+        })?;
+        self.forget_new(to.0, to.1);
+        if let Some(number) = replaced {
+            self.note_removed(number);
+        }
+        Ok(())
+    }
+
+    /// The same for a file that nobody else knows yet; whether it is one.
+    fn rename_new(&self, from: (u64, &str), to: (u64, &str)) -> Outcome<bool> {
+        let number = self.table().names.get(&(from.0, from.1.to_owned())).copied();
+        let Some(number) = number else { return Ok(false) };
+        let state = self.state()?;
+        check_directory(&state, to.0)?;
+        if state.tree().find(to.0, to.1).is_some_and(Node::is_directory) {
+            return Err(Fault::IsDirectory);
+        }
+        self.forget_new(to.0, to.1);
+        let Some(writing) = self.table().writing.get(&number).cloned() else { return Ok(false) };
+        let mut inner = writing.inner();
+        if inner.place.is_none() {
+            return Ok(false);
+        }
+        inner.place = Some((to.0, to.1.to_owned()));
+        let mut table = self.table();
+        table.names.remove(&(from.0, from.1.to_owned()));
+        table.names.insert((to.0, to.1.to_owned()), number);
+        Ok(true)
+    }
+
+    fn check_replaced(&self, state: &State, node: &Node, there: &Node, is_new: bool) -> Outcome<()> {
+        match (node.is_directory(), there.is_directory()) {
+            _ if is_new => Err(Fault::Exists),
+            (false, true) => Err(Fault::IsDirectory),
+            (true, false) => Err(Fault::NotDirectory),
+            (true, true) => self.check_empty(state, there.number),
+            (false, false) => Ok(()),
+        }
+    }
+
+    /// Changes what can be said of something.
+    pub fn set(&self, number: u64, attributes: &Attributes) -> Outcome<()> {
+        self.check_writable()?;
+        let writing = self.table().writing.get(&number).cloned();
+        if let Some(writing) = writing {
+            let mut inner = writing.inner();
+            attributes.put_on(&mut inner.node);
+            if inner.place.is_some() || inner.is_removed {
+                return Ok(());
+            }
+        }
+        self.change_node(number, |node| {
+            attributes.put_on(node);
+            Ok(())
+        })
+    }
+
+    fn change_node<T>(&self, number: u64, mut change: impl FnMut(&mut Node) -> Outcome<T>) -> Outcome<T> {
+        if number == ROOT {
+            return Err(Fault::Unsupported);
+        }
+        self.change(|state| {
+            let mut named = state.tree().get(number).ok_or(Fault::Missing)?.clone();
+            let value = change(&mut named.node)?;
+            Ok((vec![Op::Name(Box::new(named))], value))
+        })
+    }
+
+    /// What users noted of something, by name.
+    pub fn notes(&self, number: u64) -> Outcome<Vec<(String, Vec<u8>)>> {
+        let writing = self.table().writing.get(&number).cloned();
+        if let Some(writing) = writing {
+            let inner = writing.inner();
+            if inner.place.is_some() {
+                return Ok(inner.node.notes.clone());
+            }
+        }
+        let state = self.state()?;
+        match state.tree().get(number) {
+            Some(named) => Ok(named.node.notes.clone()),
+            None if number == ROOT => Ok(Vec::new()),
+            None => Err(Fault::Missing),
+        }
+    }
+
+    /// Notes something, or with nothing forgets it. `wants` says whether it must be there already, or must not.
+    pub fn set_note(
+        &self,
+        number: u64,
+        name: &str,
+        value: Option<&[u8]>,
+        wants: Option<bool>,
+    ) -> Outcome<()> {
+        let put = |node: &mut Node| {
+            let at = node.notes.iter().position(|(known, _)| known == name);
+            match (at, wants) {
+                (Some(_), Some(false)) => return Err(Fault::Exists),
+                (None, Some(true)) => return Err(Fault::Missing),
+                _ => {}
+            }
+            node.notes.retain(|(known, _)| known != name);
+            node.notes.extend(value.map(|value| (name.to_owned(), value.to_owned())));
+            node.changed_ns = now();
+            Ok(())
+        };
+        self.check_writable()?;
+        let writing = self.table().writing.get(&number).cloned();
+        if let Some(writing) = writing {
+            let mut inner = writing.inner();
+            if inner.place.is_some() {
+                return put(&mut inner.node);
+            }
+        }
+        self.change_node(number, put)
+    }
+}
+
+fn check_directory(state: &State, number: u64) -> Outcome<()> {
+    match state.tree().get(number) {
+        _ if number == ROOT => Ok(()),
+        Some(named) if named.node.is_directory() => Ok(()),
+        Some(_) => Err(Fault::NotDirectory),
+        None => Err(Fault::Missing),
+    }
+}
+
+fn tree_allows(state: &State, named: &Named) -> Outcome<()> {
+    let mut above = named.parent;
+    while above != ROOT {
+        if above == named.node.number {
+            return Err(Fault::Invalid);
+        }
+        above = state.tree().get(above).map_or(ROOT, |named| named.parent);
+    }
+    Ok(())
+}

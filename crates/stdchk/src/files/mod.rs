@@ -1,0 +1,467 @@
+//! The tree of files: what a mount shows, and any other surface that works with files by their names (`docs/MOUNT.md`).
+//!
+//! Lock order: a file that is being written, then the table of those, then what is known of the catalog.
+
+mod change;
+mod fault;
+mod layered;
+mod opened;
+mod overlay;
+mod publish;
+mod room;
+mod stream;
+mod writing;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use stdchk_catalog::State;
+use stdchk_catalog::tree::{Body, Node, ROOT, Version};
+use stdchk_engine::Vault;
+use stdchk_engine::session::random_u64;
+use stdchk_object::Result;
+
+use crate::host;
+use crate::repository::{Reading, Repository};
+use crate::save::SaveOptions;
+use layered::Layered;
+
+pub use change::Attributes;
+pub use fault::{Fault, Outcome};
+pub use opened::Opened;
+pub use room::Room;
+pub use stdchk_catalog::tree::{NAME_BYTES_MAX, ROOT as ROOT_NUMBER};
+pub use writing::Writing;
+
+/// How old what is known of the names may be.
+const FRESH: Duration = Duration::from_millis(250);
+/// How long a pin is used for what is opened.
+const PIN: Duration = Duration::from_secs(60);
+/// The part of the memory budget that one file may take for what was written out of order.
+const OVERLAY_PART: usize = 4;
+/// Versions that are kept open.
+const OPENED: usize = 1024;
+
+/// Files by name.
+pub struct Files {
+    repository: Repository,
+    save: SaveOptions,
+    is_read_only: bool,
+    known: Mutex<Option<Known>>,
+    pin: Mutex<Option<Pin>>,
+    table: Mutex<Table>,
+    opened: Mutex<HashMap<Version, Arc<Opened>>>,
+}
+
+/// A state of the catalog, and when it was the newest.
+struct Known {
+    state: Arc<State>,
+    at: Instant,
+}
+
+struct Pin {
+    reading: Arc<Reading>,
+    since: Instant,
+}
+
+/// The files that somebody has open.
+#[derive(Default)]
+struct Table {
+    writing: HashMap<u64, Arc<Writing>>,
+    /// Those that nobody else knows yet, by directory and name.
+    names: HashMap<(u64, String), u64>,
+    /// What those were like when they were opened that are read.
+    reading: HashMap<u64, (u32, Entry)>,
+}
+
+/// What a directory entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// A directory.
+    Directory,
+    /// A file.
+    File,
+    /// A symbolic link.
+    Link,
+}
+
+/// What can be said of a file, a directory or a link.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Its number, for as long as it is there.
+    pub number: u64,
+    /// What it is.
+    pub sort: Sort,
+    /// Bytes.
+    pub len: u64,
+    /// Permissions: the lower twelve bits of the mode.
+    pub mode: u32,
+    /// The user whose it is.
+    pub user: u32,
+    /// The group whose it is.
+    pub group: u32,
+    /// When its bytes or names changed last, in nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// When anything of it changed last.
+    pub changed_ns: i64,
+    /// Names that lead to it: 0 when it is only open.
+    pub links: u32,
+}
+
+/// Nanoseconds since 1970.
+fn now() -> i64 {
+    host::now_ns()
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Files {
+    /// The files of a repository. What is written is saved with these options.
+    pub fn open(repository: Repository, save: SaveOptions, is_read_only: bool) -> Result<Files> {
+        let save = SaveOptions { durability: repository.level(save.durability)?, ..save };
+        let files = Files {
+            repository,
+            save,
+            is_read_only,
+            known: Mutex::default(),
+            pin: Mutex::default(),
+            table: Mutex::default(),
+            opened: Mutex::default(),
+        };
+        files.state()?;
+        Ok(files)
+    }
+
+    /// Where it all is.
+    pub fn repository(&self) -> &Repository {
+        &self.repository
+    }
+
+    /// The names as they were a moment ago at most.
+    fn state(&self) -> Result<Arc<State>> {
+        let mut known = locked(&self.known);
+        if let Some(known) = &*known
+            && known.at.elapsed() < FRESH
+        {
+            return Ok(known.state.clone());
+        }
+        let state = self.repository.catalog.state()?;
+        *known = Some(Known { state: state.clone(), at: Instant::now() });
+        Ok(state)
+    }
+
+    /// Takes in a state that came with an answer.
+    fn learn(&self, state: &Arc<State>) {
+        let mut known = locked(&self.known);
+        if known.as_ref().is_none_or(|known| known.state.number() < state.number()) {
+            *known = Some(Known { state: state.clone(), at: Instant::now() });
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        locked(&self.table)
+    }
+
+    /// Bytes that one file may keep in memory.
+    fn overlay_max(&self) -> usize {
+        self.save.memory / OVERLAY_PART
+    }
+
+    fn vault_of(&self, state: Arc<State>) -> Arc<Vault> {
+        Arc::new(Vault::new(self.repository.store.clone(), state, self.repository.memory / 8))
+    }
+
+    /// What keeps from being removed what is opened under it.
+    fn pin(&self) -> Result<Arc<Reading>> {
+        let mut pin = locked(&self.pin);
+        if let Some(pin) = &*pin
+            && pin.since.elapsed() < PIN
+        {
+            return Ok(pin.reading.clone());
+        }
+        let reading = Arc::new(self.repository.read()?);
+        // What was opened under the last one keeps that.
+        locked(&self.opened).clear();
+        *pin = Some(Pin { reading: reading.clone(), since: Instant::now() });
+        Ok(reading)
+    }
+
+    /// A version of a state, to be read.
+    fn open_version(&self, state: &State, version: Version) -> Result<Arc<Opened>> {
+        let pin = self.pin()?;
+        if let Some(opened) = locked(&self.opened).get(&version) {
+            return Ok(opened.clone());
+        }
+        let opened = Arc::new(Opened::version(pin.vault.clone(), pin, state, version)?);
+        let mut all = locked(&self.opened);
+        if all.len() >= OPENED {
+            all.clear();
+        }
+        all.insert(version, opened.clone());
+        Ok(opened)
+    }
+
+    /// What is known of a number.
+    pub fn entry(&self, number: u64) -> Outcome<Entry> {
+        let (writing, reading) = {
+            let table = self.table();
+            (table.writing.get(&number).cloned(), table.reading.get(&number).map(|(_, entry)| entry.clone()))
+        };
+        let state = self.state()?;
+        let there = state.tree().get(number).map(|named| entry_of(&state, &named.node));
+        match (number, writing) {
+            (ROOT, _) => Ok(root(&state)),
+            (_, Some(writing)) => {
+                let inner = writing.inner();
+                let known = there.is_some() || (inner.place.is_some() && !inner.is_removed);
+                let node = there.unwrap_or_else(|| entry_of(&state, &inner.node));
+                let (len, modified_ns) = match inner.is_dirty {
+                    true => (inner.len(), inner.node.modified_ns),
+                    false => (inner.len(), node.modified_ns),
+                };
+                let changed_ns = node.changed_ns.max(inner.node.changed_ns);
+                Ok(Entry { len, modified_ns, changed_ns, links: u32::from(known), ..node })
+            }
+            (_, None) => {
+                let gone = || reading.map(|entry| Entry { links: 0, ..entry });
+                there.or_else(gone).ok_or(Fault::Missing)
+            }
+        }
+    }
+
+    /// What a name in a directory leads to.
+    pub fn find(&self, parent: u64, name: &str) -> Outcome<Entry> {
+        let new = self.table().names.get(&(parent, name.to_owned())).copied();
+        let number = match new {
+            Some(number) => number,
+            None => {
+                let state = self.state()?;
+                let node = state.tree().find(parent, name);
+                match node {
+                    Some(node) => node.number,
+                    None if parent == ROOT => return Err(Fault::Missing),
+                    None => {
+                        let is_directory = state.tree().get(parent).map(|named| named.node.is_directory());
+                        return Err(if is_directory == Some(false) {
+                            Fault::NotDirectory
+                        } else {
+                            Fault::Missing
+                        });
+                    }
+                }
+            }
+        };
+        self.entry(number)
+    }
+
+    /// The names in a directory, in order, those after `after` only; no more than `most`.
+    pub fn list(&self, directory: u64, after: &str, most: usize) -> Outcome<Vec<(String, Entry)>> {
+        let state = self.state()?;
+        if directory != ROOT && !state.tree().get(directory).is_some_and(|named| named.node.is_directory()) {
+            return Err(Fault::Missing);
+        }
+        let (mut listed, open): (Vec<(String, Entry)>, Vec<u64>) = {
+            let table = self.table();
+            let new = table
+                .names
+                .iter()
+                .filter(|((parent, name), _)| *parent == directory && name.as_str() > after);
+            let new = new.map(|((_, name), number)| (name.clone(), *number)).collect::<Vec<_>>();
+            let open = table.writing.keys().copied().collect();
+            drop(table);
+            (
+                new.into_iter().filter_map(|(name, number)| Some((name, self.entry(number).ok()?))).collect(),
+                open,
+            )
+        };
+        for named in state.tree().list(directory, after).take(most) {
+            let number = named.node.number;
+            let entry = if open.contains(&number) { self.entry(number).ok() } else { None };
+            listed.push((named.name.clone(), entry.unwrap_or_else(|| entry_of(&state, &named.node))));
+        }
+        // A new one may have come to be known between the two looks.
+        listed.sort_by(|a, b| a.0.cmp(&b.0));
+        listed.dedup_by(|a, b| a.0 == b.0);
+        listed.truncate(most);
+        Ok(listed)
+    }
+
+    /// The directory in which a directory lies.
+    pub fn parent(&self, directory: u64) -> Outcome<u64> {
+        let state = self.state()?;
+        Ok(state.tree().get(directory).map_or(ROOT, |named| named.parent))
+    }
+
+    /// Where a link leads.
+    pub fn target(&self, number: u64) -> Outcome<String> {
+        let state = self.state()?;
+        match state.tree().get(number).map(|named| &named.node.body) {
+            Some(Body::Link(target)) => Ok(target.clone()),
+            Some(_) => Err(Fault::Invalid),
+            None => Err(Fault::Missing),
+        }
+    }
+
+    /// Opens the newest version of a file to read it; nothing where it has none, or is only being written.
+    pub fn open_to_read(&self, number: u64) -> Outcome<Option<Arc<Opened>>> {
+        let state = self.state()?;
+        let Some(named) = state.tree().get(number) else {
+            let is_new = self.table().writing.contains_key(&number);
+            return if is_new { Ok(None) } else { Err(Fault::Missing) };
+        };
+        let opened = match newest(&state, &named.node) {
+            None if named.node.is_directory() => return Err(Fault::IsDirectory),
+            None => None,
+            Some(version) => Some(self.open_version(&state, version)?),
+        };
+        let entry = entry_of(&state, &named.node);
+        self.table().reading.entry(number).or_insert((0, entry)).0 += 1;
+        Ok(opened)
+    }
+
+    /// A file that is being written.
+    pub fn writing(&self, number: u64) -> Option<Arc<Writing>> {
+        self.table().writing.get(&number).cloned()
+    }
+
+    /// The end of what [`Files::open_to_read`] began.
+    pub fn close_reader(&self, number: u64) {
+        let mut table = self.table();
+        if let Some((readers, _)) = table.reading.get_mut(&number) {
+            *readers -= 1;
+            if *readers == 0 {
+                table.reading.remove(&number);
+            }
+        }
+    }
+
+    /// Opens a file to write it, together with all others who do.
+    pub fn open_to_write(&self, number: u64) -> Outcome<Arc<Writing>> {
+        self.check_writable()?;
+        let state = self.state()?;
+        let mut table = self.table();
+        if let Some(writing) = table.writing.get(&number) {
+            let writing = writing.clone();
+            drop(table);
+            return Ok(self.joined(writing));
+        }
+        let named = state.tree().get(number).ok_or(Fault::Missing)?;
+        let node = named.node.clone();
+        let layers = match (&node.body, newest(&state, &node)) {
+            (Body::Directory, _) => return Err(Fault::IsDirectory),
+            (Body::Link(_), _) => return Err(Fault::Invalid),
+            (Body::File(_), None) => Layered::default(),
+            (Body::File(_), Some(version)) => {
+                drop(table);
+                let layers = Layered::of(self.open_version(&state, version)?);
+                table = self.table();
+                layers
+            }
+        };
+        let new = || Arc::new(Writing::new(node, None, layers));
+        let writing = table.writing.entry(number).or_insert_with(new).clone();
+        drop(table);
+        Ok(self.joined(writing))
+    }
+
+    /// Counts one more who writes a file. Whoever was the last may just have left.
+    fn joined(&self, writing: Arc<Writing>) -> Arc<Writing> {
+        let mut inner = writing.inner();
+        inner.opens += 1;
+        self.table().writing.entry(writing.number).or_insert_with(|| writing.clone());
+        drop(inner);
+        writing
+    }
+
+    /// Makes a new file, which others know when it is closed.
+    pub fn create(&self, parent: u64, name: &str, attributes: &Attributes) -> Outcome<Arc<Writing>> {
+        self.check_writable()?;
+        self.check_new(parent, name)?;
+        let number = random_u64()?.max(ROOT + 1);
+        let node = attributes.node(number, Body::File(Vec::new()));
+        let writing = Arc::new(Writing::new(node, Some((parent, name.to_owned())), Layered::default()));
+        writing.inner().opens = 1;
+        let mut table = self.table();
+        if table.names.contains_key(&(parent, name.to_owned())) {
+            return Err(Fault::Exists);
+        }
+        table.names.insert((parent, name.to_owned()), number);
+        table.writing.insert(number, writing.clone());
+        Ok(writing)
+    }
+
+    /// Publishes what was written so far, as who closes a file that he opened for writing wants it.
+    pub fn flush(&self, writing: &Writing) -> Outcome<()> {
+        self.publish(writing)
+    }
+
+    /// The end of what [`Files::open_to_write`] or [`Files::create`] began; with the last one what was written becomes a version.
+    pub fn close_writer(&self, writing: &Arc<Writing>) -> Outcome<()> {
+        let is_last = {
+            let mut inner = writing.inner();
+            inner.opens -= 1;
+            inner.opens == 0
+        };
+        if !is_last {
+            return Ok(());
+        }
+        let published = self.publish(writing);
+        let inner = writing.inner();
+        if inner.opens == 0 {
+            let mut table = self.table();
+            table.writing.remove(&writing.number);
+            if let Some(place) = &inner.place {
+                table.names.remove(place);
+            }
+        }
+        published
+    }
+
+    fn check_writable(&self) -> Outcome<()> {
+        if self.is_read_only { Err(Fault::ReadOnly) } else { Ok(()) }
+    }
+}
+
+/// The newest version that is there.
+fn newest(state: &State, node: &Node) -> Option<Version> {
+    let is_there = |version: &&Version| state.checkpoint(&version.id()).is_some();
+    node.versions().iter().rev().find(is_there).or(node.versions().last()).copied()
+}
+
+fn root(state: &State) -> Entry {
+    let newest = state.tree().list(ROOT, "").map(|named| named.node.changed_ns).max().unwrap_or(0);
+    Entry {
+        number: ROOT,
+        sort: Sort::Directory,
+        len: 0,
+        mode: 0o755,
+        user: 0,
+        group: 0,
+        modified_ns: newest,
+        changed_ns: newest,
+        links: 2,
+    }
+}
+
+fn entry_of(state: &State, node: &Node) -> Entry {
+    let len_of = |version: Version| state.checkpoint(&version.id()).map_or(0, |entry| entry.bytes);
+    let (sort, len) = match &node.body {
+        Body::Directory => (Sort::Directory, 0),
+        Body::Link(target) => (Sort::Link, target.len() as u64),
+        Body::File(_) => (Sort::File, newest(state, node).map_or(0, len_of)),
+    };
+    Entry {
+        number: node.number,
+        sort,
+        len,
+        mode: node.mode,
+        user: node.user,
+        group: node.group,
+        modified_ns: node.modified_ns,
+        changed_ns: node.changed_ns,
+        links: if sort == Sort::Directory { 2 } else { 1 },
+    }
+}

@@ -1,0 +1,86 @@
+//! A version of a file that can be read.
+
+use std::sync::Arc;
+
+use stdchk_catalog::tree::Version;
+use stdchk_catalog::{CheckpointEntry, State};
+use stdchk_engine::{PartView, Roots, Vault, View};
+use stdchk_object::member::Content;
+use stdchk_object::{Error, Result};
+
+/// The path of the only member of what was written as a file of that number.
+pub fn member_path(number: u64) -> String {
+    format!("{number:016x}")
+}
+
+/// A part with the bytes of a file, and what keeps it from being removed.
+pub struct Opened {
+    vault: Arc<Vault>,
+    /// A pin, or the session that wrote it.
+    _keeper: Arc<dyn Send + Sync>,
+    /// The part.
+    pub part: Arc<PartView>,
+    /// The bytes.
+    pub content: Content,
+    /// The version, if that is what it is.
+    pub entry: Option<CheckpointEntry>,
+}
+
+impl Opened {
+    /// A version as the catalog has it.
+    pub fn version(
+        vault: Arc<Vault>,
+        keeper: Arc<dyn Send + Sync>,
+        state: &State,
+        version: Version,
+    ) -> Result<Opened> {
+        let entry = state
+            .checkpoint(&version.id())
+            .ok_or_else(|| Error::corrupt("the version of the file is lost"))?;
+        let path = member_path(version.step);
+        for part in View::open(&vault, &entry.manifest)?.parts {
+            if let Some(content) = content_of(&vault, &part, &path)? {
+                let part = Arc::new(part);
+                return Ok(Opened { vault, _keeper: keeper, part, content, entry: Some(entry.clone()) });
+            }
+        }
+        Err(Error::corrupt(format!("checkpoint {} has no member {path}", entry.id())))
+    }
+
+    /// A part that was just written for a file of that number.
+    pub fn part(
+        vault: Arc<Vault>,
+        keeper: Arc<dyn Send + Sync>,
+        part: PartView,
+        number: u64,
+    ) -> Result<Opened> {
+        let path = member_path(number);
+        let content = content_of(&vault, &part, &path)?;
+        let content = content.ok_or_else(|| Error::corrupt("a part without the member that was written"))?;
+        Ok(Opened { vault, _keeper: keeper, part: Arc::new(part), content, entry: None })
+    }
+
+    /// Bytes of it.
+    pub fn len(&self) -> u64 {
+        self.content.blob.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn roots(&self) -> &Arc<Roots> {
+        &self.part.roots
+    }
+
+    /// Fills a buffer from an offset on; as many bytes must be there.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.vault.read_range(self.roots(), &self.content.blob, offset, buffer)
+    }
+}
+
+fn content_of(vault: &Vault, part: &PartView, path: &str) -> Result<Option<Content>> {
+    let member = part.members(vault)?.into_iter().find(|member| member.path == path);
+    Ok(member.and_then(|member| member.body.content().cloned()))
+}

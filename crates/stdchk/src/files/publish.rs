@@ -1,0 +1,169 @@
+//! Making versions of what was written: one record for all files that are closed at once.
+
+use std::sync::Arc;
+
+use stdchk_catalog::tree::{Body, Named, Node, Version};
+use stdchk_catalog::{CheckpointEntry, Op, State};
+use stdchk_object::{AppName, Error, Kind, Result};
+
+use super::Files;
+use super::fault::{Fault, Outcome};
+use super::writing::{Ready, Writing};
+
+/// A file whose bytes are stored, and that is to get a version.
+struct Item<'a> {
+    entry: CheckpointEntry,
+    /// What the file is like but for its bytes.
+    node: &'a Node,
+    /// Where it will be, if it is new.
+    place: Option<&'a (u64, String)>,
+    /// A version that those who wrote it have published already.
+    replaces: Option<Version>,
+}
+
+/// What became of a file in a state.
+enum Found {
+    /// It gets a version here.
+    At(Named),
+    /// Nothing leads to it any more.
+    Nowhere,
+}
+
+impl Item<'_> {
+    /// The file with its new version, as it will be.
+    fn named(&self, state: &State, kept: usize) -> Outcome<Found> {
+        let tree = state.tree();
+        let there = tree.get(self.node.number).cloned();
+        let mut named = match (there, self.place) {
+            (Some(named), _) => named,
+            (None, None) => return Ok(Found::Nowhere),
+            (None, Some((parent, name))) => match tree.find(*parent, name) {
+                None => {
+                    let node = Node { body: Body::File(Vec::new()), ..self.node.clone() };
+                    Named { parent: *parent, name: name.clone(), node }
+                }
+                // Somebody else has made it meanwhile: then this is a version of that.
+                Some(node) => Named { parent: *parent, name: name.clone(), node: node.clone() },
+            },
+        };
+        let Body::File(versions) = &mut named.node.body else { return Err(Fault::IsDirectory) };
+        if self.replaces.is_some() && versions.last() == self.replaces.as_ref() {
+            versions.pop();
+        }
+        versions.push(next_version(state, self.entry.step));
+        let surplus = versions.len().saturating_sub(kept);
+        versions.drain(..surplus);
+        named.node.modified_ns = self.node.modified_ns;
+        named.node.changed_ns = self.node.changed_ns.max(named.node.changed_ns);
+        Ok(Found::At(named))
+    }
+}
+
+/// The version that the next checkpoint of a file will be.
+fn next_version(state: &State, step: u64) -> Version {
+    let files = state.apps().get(&AppName::files());
+    let newest = files.and_then(|files| files.checkpoints.of_step(step).last().map(|entry| entry.generation));
+    Version { step, generation: newest.unwrap_or(0) + 1 }
+}
+
+impl Files {
+    /// Makes a version of what was written, if that is anything new.
+    pub(super) fn publish(&self, writing: &Writing) -> Outcome<()> {
+        let mut inner = writing.inner();
+        if inner.is_removed {
+            inner.give_up();
+            return Ok(());
+        }
+        if !inner.is_dirty {
+            return Ok(());
+        }
+        let ready = inner.ready(self)?;
+        let item = Item {
+            entry: self.entry_of(writing.number, &ready)?,
+            node: &inner.node,
+            place: inner.place.as_ref(),
+            replaces: inner.published,
+        };
+        let published = match self.append_version(&ready, &item) {
+            Ok(published) => published,
+            Err(fault) => {
+                inner.give_up();
+                return Err(fault);
+            }
+        };
+        inner.is_dirty = false;
+        let Some((state, version)) = published else {
+            (inner.is_removed, inner.place) = (true, None);
+            inner.give_up();
+            return Ok(());
+        };
+        inner.published = Some(version);
+        if let Some((parent, name)) = inner.place.take() {
+            self.table().names.remove(&(parent, name));
+        }
+        let opened = self.open_version(&state, version);
+        inner.layers = super::layered::Layered::of(opened?);
+        let Ready { finished, .. } = ready;
+        self.repository.list_in_index(finished.listed, self.save.durability);
+        Ok(())
+    }
+
+    fn entry_of(&self, number: u64, ready: &Ready) -> Result<CheckpointEntry> {
+        let Ready { finished, manifest, len, base, .. } = ready;
+        if self.save.is_durable() {
+            self.repository.raise(base.as_ref().and_then(|base| base.entry.as_ref()), finished)?;
+        }
+        let at = finished.manifest.ok_or_else(|| Error::corrupt("a part without its manifest"))?;
+        let new = self.repository.new_entry(&AppName::files(), number, manifest, at, self.save.durability);
+        let tally = finished.part.tally.into();
+        Ok(CheckpointEntry { member_count: 1, bytes: *len, tally, written: finished.written, ..new })
+    }
+
+    /// Appends the record; the state after it and the version, or nothing where the file has no name any more.
+    fn append_version(&self, ready: &Ready, item: &Item) -> Outcome<Option<(Arc<State>, Version)>> {
+        let id = ready.session.id();
+        let packs = || ready.finished.part.references.iter().map(|reference| reference.pack.name);
+        let (mut fault, mut outcome) = (None, None);
+        let state = self.repository.catalog.append(self.save.is_durable(), &mut |state| {
+            if !state.sessions().contains_key(&id) {
+                // It was appended, and only the answer was lost.
+                let files = state.apps().get(&AppName::files());
+                let mut mine = files.into_iter().flat_map(|files| files.checkpoints.of_step(item.entry.step));
+                let there = mine.find(|entry| entry.manifest == item.entry.manifest);
+                outcome = there.map(|entry| Version { step: entry.step, generation: entry.generation });
+                return match outcome {
+                    Some(_) => Ok(Vec::new()),
+                    None => state.session(id).map(|_| Vec::new()),
+                };
+            }
+            match item.named(state, self.versions_kept(state, item)) {
+                Ok(Found::At(named)) => {
+                    outcome = named.node.versions().last().copied();
+                    let publish = Op::Publish(id, vec![item.entry.clone()], state.to_revive(packs()));
+                    Ok(vec![publish, Op::Name(Box::new(named))])
+                }
+                Ok(Found::Nowhere) => {
+                    outcome = None;
+                    Ok(vec![Op::End(id)])
+                }
+                Err(why) => {
+                    fault = Some(why);
+                    Err(Error::new(Kind::Conflict, "the file cannot be there any more"))
+                }
+            }
+        });
+        match (state, fault) {
+            (Ok(state), _) => {
+                self.learn(&state);
+                Ok(outcome.map(|version| (state, version)))
+            }
+            (Err(_), Some(fault)) => Err(fault),
+            (Err(error), None) => Err(error.into()),
+        }
+    }
+
+    /// How many versions of a file are kept.
+    fn versions_kept(&self, _state: &State, _item: &Item) -> usize {
+        usize::MAX
+    }
+}

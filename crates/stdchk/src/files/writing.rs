@@ -1,0 +1,359 @@
+//! A file that is being written: what all who have it open for that make together.
+//!
+//! What stays true:
+//! - what was written is in `layers`, or on its way in `stream`, which then has all of the file;
+//! - what is published leaves the file as it is, with the version below it.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use stdchk_catalog::SessionKind;
+use stdchk_catalog::tree::{Node, Version};
+use stdchk_engine::session::Session;
+use stdchk_engine::{FinishedPart, PartView, PartWriter};
+use stdchk_object::manifest::Manifest;
+use stdchk_object::{AppName, Error, Result};
+
+use super::fault::{Fault, Outcome};
+use super::layered::Layered;
+use super::opened::{Opened, member_path};
+use super::stream::Stream;
+use super::{Files, now};
+use crate::host;
+
+/// A file that is written from its beginning is streamed from this length on.
+const STREAM_FROM: u64 = 4 << 20;
+/// The longest file: what fits in a signed number of 64 bits.
+pub const LEN_MAX: u64 = i64::MAX as u64;
+
+/// A file that is being written.
+pub struct Writing {
+    /// Its number.
+    pub number: u64,
+    inner: Mutex<Inner>,
+}
+
+pub(super) struct Inner {
+    /// What it is like but for its bytes: new files have nothing else.
+    pub node: Node,
+    /// Where it will be, until it has a name that everybody knows.
+    pub place: Option<(u64, String)>,
+    /// Whether its name is gone.
+    pub is_removed: bool,
+    pub layers: Layered,
+    stream: Option<Stream>,
+    /// Packs are written under it until it ends in a version.
+    session: Option<Arc<Session>>,
+    /// Whether there is something to publish.
+    pub is_dirty: bool,
+    /// The version that those who write now have published already.
+    pub published: Option<Version>,
+    /// Why it will not become a version.
+    failed: Option<String>,
+    /// How many have it open.
+    pub opens: u32,
+}
+
+/// A part to be published, and what it was written under.
+pub(super) struct Ready {
+    pub session: Arc<Session>,
+    pub finished: FinishedPart,
+    pub manifest: Manifest,
+    pub len: u64,
+    /// Whether what it continues survives what a durable commit survives.
+    pub base: Option<Arc<Opened>>,
+}
+
+impl Writing {
+    pub(super) fn new(node: Node, place: Option<(u64, String)>, layers: Layered) -> Writing {
+        let is_dirty = place.is_some();
+        let inner = Inner {
+            node,
+            place,
+            is_removed: false,
+            layers,
+            stream: None,
+            session: None,
+            is_dirty,
+            published: None,
+            failed: None,
+            opens: 0,
+        };
+        Writing { number: inner.node.number, inner: Mutex::new(inner) }
+    }
+
+    pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// How long it is.
+    pub fn len(&self) -> u64 {
+        self.inner().len()
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Writes bytes at an offset.
+    pub fn write_at(&self, files: &Files, offset: u64, data: &[u8]) -> Outcome<()> {
+        let end =
+            offset.checked_add(data.len() as u64).filter(|&end| end <= LEN_MAX).ok_or(Fault::TooLong)?;
+        let mut inner = self.inner();
+        inner.check()?;
+        inner.touch();
+        if inner.stream.as_ref().is_some_and(|stream| stream.len != offset) {
+            inner.attempt(|inner| inner.settle(files))?;
+        }
+        if let Some(stream) = &mut inner.stream {
+            let written = stream.write(data);
+            inner.layers.len = end;
+            return Ok(inner.attempt(|inner| written.map_err(|error| inner.why_stream_failed(error)))?);
+        }
+        inner.layers.write(offset, data);
+        if inner.is_sequential() {
+            inner.attempt(|inner| inner.begin_stream(files))?;
+        } else if inner.layers.overlay.bytes() > files.overlay_max() {
+            inner.attempt(|inner| inner.settle(files))?;
+        }
+        Ok(())
+    }
+
+    /// Bytes from an offset on, fewer where it ends.
+    pub fn read_at(&self, files: &Files, offset: u64, len: usize) -> Outcome<Vec<u8>> {
+        let mut inner = self.inner();
+        inner.check()?;
+        if inner.stream.is_some() {
+            inner.attempt(|inner| inner.settle(files))?;
+        }
+        // A base can be read without holding up those who write.
+        let layers = match inner.layers.overlay.is_empty() {
+            true => inner.layers.clone(),
+            false => return Ok(inner.layers.read(offset, len)?),
+        };
+        drop(inner);
+        Ok(layers.read(offset, len)?)
+    }
+
+    /// Cuts it off, or makes it longer by zeros.
+    pub fn set_len(&self, files: &Files, len: u64) -> Outcome<()> {
+        if len > LEN_MAX {
+            return Err(Fault::TooLong);
+        }
+        let mut inner = self.inner();
+        inner.check()?;
+        if len == inner.len() {
+            return Ok(());
+        }
+        inner.touch();
+        match len {
+            // What was written so far is wanted no more.
+            0 => inner.stream.take().into_iter().for_each(Stream::abandon),
+            _ => inner.attempt(|inner| inner.end_stream(files))?,
+        }
+        inner.layers.set_len(len);
+        Ok(())
+    }
+
+    /// Makes a range zeros; the length stays.
+    pub fn punch(&self, files: &Files, range: std::ops::Range<u64>) -> Outcome<()> {
+        let mut inner = self.inner();
+        inner.check()?;
+        inner.touch();
+        inner.attempt(|inner| inner.end_stream(files))?;
+        let range = range.start..range.end.min(inner.layers.len);
+        if !range.is_empty() {
+            inner.layers.punch(range);
+        }
+        Ok(())
+    }
+
+    /// The next place from an offset on that may not be zeros, or with `wants_hole` that may be.
+    pub fn seek(&self, files: &Files, offset: u64, wants_hole: bool) -> Outcome<u64> {
+        let mut inner = self.inner();
+        inner.check()?;
+        inner.attempt(|inner| inner.end_stream(files))?;
+        Ok(inner.layers.seek(offset, wants_hole))
+    }
+
+    /// Puts what was written where the durability of the tree wants it.
+    pub fn sync(&self, files: &Files) -> Outcome<()> {
+        let mut inner = self.inner();
+        inner.check()?;
+        if inner.is_dirty && !inner.is_removed {
+            inner.attempt(|inner| inner.settle(files))?;
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Refuses a file of which something could not be stored: it will be no version.
+    fn check(&self) -> Outcome<()> {
+        match &self.failed {
+            None => Ok(()),
+            Some(why) => Err(Fault::Store(Error::new(stdchk_object::Kind::Io, why.clone()))),
+        }
+    }
+
+    pub fn len(&self) -> u64 {
+        self.layers.len
+    }
+
+    pub fn touch(&mut self) {
+        let now = now();
+        (self.node.modified_ns, self.node.changed_ns) = (now, now);
+        self.is_dirty = true;
+    }
+
+    /// Does something after whose failure there is nothing left to be published.
+    fn attempt<T>(&mut self, step: impl FnOnce(&mut Inner) -> Result<T>) -> Result<T> {
+        let done = step(self);
+        if let Err(error) = &done {
+            self.failed = Some(error.to_string());
+            self.give_up();
+        }
+        done
+    }
+
+    /// Forgets what was written; the store forgets it with its next collection at the latest.
+    pub fn give_up(&mut self) {
+        self.stream.take().into_iter().for_each(Stream::abandon);
+        self.layers = Layered::default();
+        self.session = None;
+        self.is_dirty = false;
+    }
+
+    fn why_stream_failed(&mut self, error: Error) -> Error {
+        self.stream.take().map_or(error, |stream| {
+            stream.end().err().unwrap_or_else(|| {
+                Error::new(stdchk_object::Kind::Io, "what was written before could not be stored")
+            })
+        })
+    }
+
+    /// Whether it was written from its beginning, with nothing below, and is long.
+    fn is_sequential(&self) -> bool {
+        let layers = &self.layers;
+        layers.base_len == 0
+            && self.session.is_none()
+            && layers.overlay.bytes() as u64 >= STREAM_FROM
+            && layers.overlay.bytes() as u64 == layers.len
+            && layers.overlay.run_from_start().is_some()
+    }
+
+    fn session(&mut self, files: &Files) -> Result<Arc<Session>> {
+        if let Some(session) = &self.session {
+            return Ok(session.clone());
+        }
+        let kind = SessionKind::Writer { app: AppName::files(), step: 0, parts: None };
+        let session = Session::open(files.repository.catalog.clone(), kind, &files.repository.owner(false))?;
+        let session = Arc::new(session);
+        // What the new version shares with the old one is there as long as the old one was when this began.
+        if let Some(entry) = self.layers.base.as_ref().and_then(|base| base.entry.as_ref())
+            && session.state().checkpoint(&entry.id()).is_none()
+        {
+            self.layers = whole(&self.layers)?;
+        }
+        self.session = Some(session.clone());
+        Ok(session)
+    }
+
+    fn part_writer(&mut self, files: &Files) -> Result<PartWriter> {
+        let session = self.session(files)?;
+        let parent =
+            self.layers.base.as_ref().filter(|_| self.layers.base_len > 0).map(|base| base.part.clone());
+        let parent = parent.map(|part| PartView { part: part.part.clone(), roots: part.roots.clone() });
+        let app = AppName::files();
+        let options = &files.save;
+        files.repository.part_writer_after(session.id(), session.state(), &app, options, |_| parent)
+    }
+
+    fn begin_stream(&mut self, files: &Files) -> Result<()> {
+        let part = self.part_writer(files)?;
+        let layers = std::mem::take(&mut self.layers);
+        let mut stream = Stream::begin(part, member_path(self.node.number), self.node.mode);
+        for (_, bytes) in layers.overlay.into_ranges() {
+            stream.write(&bytes)?;
+        }
+        self.layers.len = stream.len;
+        self.stream = Some(stream);
+        Ok(())
+    }
+
+    /// Ends a stream, if there is one; what it had becomes what is below.
+    fn end_stream(&mut self, files: &Files) -> Result<()> {
+        if self.stream.is_some() { self.settle(files) } else { Ok(()) }
+    }
+
+    /// Makes all that was written a part that nobody sees, and that what comes next is written above.
+    fn settle(&mut self, files: &Files) -> Result<()> {
+        if self.stream.is_none() && self.layers.is_base() && self.layers.base.is_some() {
+            return Ok(());
+        }
+        let finished = self.finish_part(files, None)?;
+        let session = self.session(files)?;
+        self.stand_on(files, session, &finished)
+    }
+
+    fn finish_part(&mut self, files: &Files, manifest: Option<Manifest>) -> Result<FinishedPart> {
+        let part = match self.stream.take() {
+            Some(stream) => stream.end()?,
+            None => {
+                let mut part = self.part_writer(files)?;
+                let source = Arc::new(self.layers.clone());
+                let (path, mode) = (member_path(self.node.number), self.node.mode);
+                if let Err(error) = part.add_file(&path, source, mode, self.node.modified_ns, &|_| {}) {
+                    part.abandon();
+                    return Err(error);
+                }
+                part
+            }
+        };
+        part.finish(manifest)
+    }
+
+    /// Goes on above a part that was just written.
+    fn stand_on(&mut self, files: &Files, keeper: Arc<Session>, finished: &FinishedPart) -> Result<()> {
+        let vault = files.vault_of(keeper.state().clone());
+        let part = PartView::open(&vault, &finished.head)?;
+        let opened = Opened::part(vault, keeper, part, self.node.number)?;
+        self.layers = Layered::of(Arc::new(opened));
+        Ok(())
+    }
+
+    /// Makes a part of all that was written that can be published.
+    pub(super) fn ready(&mut self, files: &Files) -> Result<Ready> {
+        self.attempt(|inner| {
+            let len = inner.layers.len;
+            let manifest = Manifest {
+                app: AppName::files(),
+                step: inner.node.number,
+                created_ns: host::now_ns(),
+                host: host::name(),
+                note: String::new(),
+                parent: None,
+                parts: Vec::new(),
+            };
+            let base = inner.layers.base.clone();
+            let finished = inner.finish_part(files, Some(manifest.clone()))?;
+            let session = inner.session.take().expect("a part was written under it");
+            Ok(Ready { session, finished, manifest, len, base })
+        })
+    }
+}
+
+/// The same bytes with nothing below them.
+fn whole(layers: &Layered) -> Result<Layered> {
+    let mut all = Layered { len: layers.len, ..Layered::default() };
+    let mut at = 0;
+    while at < layers.base_len {
+        let bytes = layers.read(at, 1 << 20)?;
+        all.overlay.write(at, &bytes);
+        at += bytes.len() as u64;
+    }
+    for (offset, bytes) in layers.overlay.clone().into_ranges() {
+        all.overlay.write(offset, &bytes);
+    }
+    Ok(all)
+}

@@ -1,0 +1,203 @@
+//! mount and umount: three processes. The one that was called waits until the mount is there; a supervisor that it leaves behind starts
+//! the one that answers the kernel, and starts it again when it has crashed.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use stdchk::files::Files;
+use stdchk::{Error, Kind, Result, SaveOptions};
+use stdchk_fuse::{Mount, MountOptions};
+
+use super::{memory, open, open_or_create};
+use crate::args::{Cli, MountArgs, Role};
+use crate::output::Out;
+
+/// One that crashes sooner than this after it was started, so often in a row, is not started again.
+const CRASHED_AT_ONCE: Duration = Duration::from_secs(5);
+const CRASHES_MAX: u32 = 5;
+/// How long an unmount waits until everything is stored.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+pub fn mount(cli: &Cli, out: &Out, args: &MountArgs) -> Result<u8> {
+    match args.role {
+        _ if args.foreground => serve(cli, out, args),
+        None => leave_behind(out, args),
+        Some(Role::Supervisor) => supervise(args),
+        Some(Role::Server) => serve(cli, out, args),
+    }
+}
+
+/// This program again, for the same mount.
+fn again(role: &str) -> Result<Command> {
+    let program = std::env::current_exe().map_err(|e| Error::io("cannot find this program", e))?;
+    let mut command = Command::new(program);
+    let said = std::env::args_os().skip(1);
+    let mut is_role = false;
+    let said = said.filter(|arg| !(std::mem::replace(&mut is_role, arg == "--role") || arg == "--role"));
+    command.args(said).args(["--role", role]);
+    Ok(command)
+}
+
+fn start(mut command: Command) -> Result<(Child, Option<String>)> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| Error::io("cannot start the process of the mount", e))?;
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("piped");
+    let said = BufReader::new(stdout).read_line(&mut line);
+    Ok((child, said.is_ok_and(|bytes| bytes > 0).then_some(line)))
+}
+
+/// Starts a supervisor that lives on, and waits until the mount is there.
+fn leave_behind(out: &Out, args: &MountArgs) -> Result<u8> {
+    let log = log_file(args)?;
+    let text = log.as_ref().map_or("no log is kept".to_owned(), |(path, _)| path.display().to_string());
+    let mut command = again("supervisor")?;
+    command.process_group(0);
+    match &log {
+        Some((_, file)) => {
+            let file = file.try_clone().map_err(|e| Error::io("cannot write the log", e))?;
+            command.stderr(file)
+        }
+        None => command.stderr(Stdio::null()),
+    };
+    let begun = log.as_ref().and_then(|(_, file)| file.metadata().ok()).map_or(0, |meta| meta.len());
+    let (mut child, said) = start(command)?;
+    if let Some(line) = said {
+        out.did(
+            || serde_json::from_str(&line).unwrap_or_default(),
+            || format!("mounted on {}; messages go to {text}", args.directory.display()),
+        );
+        return Ok(0);
+    }
+    // What went wrong is for whoever called, and stands at the end of the log.
+    let code = child.wait().ok().and_then(|status| status.code()).unwrap_or(1);
+    if let Some((path, _)) = &log {
+        let all = std::fs::read(path).unwrap_or_default();
+        let new = all.get(begun as usize..).unwrap_or_default();
+        eprint!("{}", String::from_utf8_lossy(new));
+    }
+    Ok(u8::try_from(code).unwrap_or(1).max(1))
+}
+
+/// Where messages go: the file that was named, or one for this directory among those of the user.
+fn log_file(args: &MountArgs) -> Result<Option<(PathBuf, File)>> {
+    let path = match (&args.log, std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME")) {
+        (Some(path), ..) => path.clone(),
+        (None, Some(state), _) => PathBuf::from(state).join("stdchk").join(log_name(&args.directory)),
+        (None, None, Some(home)) => {
+            PathBuf::from(home).join(".local/state/stdchk").join(log_name(&args.directory))
+        }
+        (None, None, None) => return Ok(None),
+    };
+    let opened = path
+        .parent()
+        .map_or(Ok(()), std::fs::create_dir_all)
+        .and_then(|()| OpenOptions::new().create(true).append(true).open(&path));
+    match opened {
+        Ok(file) => Ok(Some((path, file))),
+        Err(_) if args.log.is_none() => Ok(None),
+        Err(error) => Err(Error::io(format!("cannot write {}", path.display()), error)),
+    }
+}
+
+fn log_name(directory: &Path) -> String {
+    let known = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+    format!("mount{}.log", known.display().to_string().trim_end_matches('/').replace('/', "-"))
+}
+
+/// Starts the one that answers the kernel, and starts it again when it has crashed.
+fn supervise(args: &MountArgs) -> Result<u8> {
+    let mut crashes = 0;
+    let mut is_first = true;
+    loop {
+        let begun = Instant::now();
+        let (mut child, said) = start(again("server")?)?;
+        if let (Some(line), true) = (said, is_first) {
+            println!("{}", line.trim_end());
+            is_first = false;
+        }
+        let status = child.wait().map_err(|e| Error::io("cannot wait for the process of the mount", e))?;
+        if is_first || status.success() {
+            return Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1));
+        }
+        crashes = if begun.elapsed() < CRASHED_AT_ONCE { crashes + 1 } else { 0 };
+        if crashes > CRASHES_MAX {
+            let text = format!("the mount on {} crashes again and again", args.directory.display());
+            return Err(Error::new(Kind::Io, text));
+        }
+        tracing::error!("the process of the mount ended: {status}; it is started again");
+        if let Err(error) = stdchk_fuse::unmount(&args.directory, true) {
+            tracing::warn!("what was left of the mount cannot be removed: {error}");
+        }
+        std::thread::sleep(Duration::from_millis(20) * 2u32.pow(crashes.min(6)));
+    }
+}
+
+/// Answers the kernel until the directory is unmounted.
+fn serve(cli: &Cli, out: &Out, args: &MountArgs) -> Result<u8> {
+    let directory = &args.directory;
+    let repository = if args.read_only { open(cli)? } else { open_or_create(cli)? };
+    let save = SaveOptions {
+        durability: args.durability,
+        memory: memory(cli),
+        chunking: args.how.chunking,
+        coding: super::save::coding(&args.how)?,
+        ..SaveOptions::default()
+    };
+    let files = Files::open(repository, save, args.read_only)?;
+    let options = MountOptions { allow_other: args.allow_other, read_only: args.read_only };
+    let mount = Mount::new(files, directory, &options).map_err(|error| {
+        let text = format!(
+            "cannot mount on {}: it must be a directory of yours with nothing in it; who is not root needs fusermount3 (Debian's package fuse3), and for --allow-other user_allow_other in /etc/fuse.conf",
+            directory.display()
+        );
+        Error::io(text, error)
+    })?;
+    let signals = super::pool::signals()?;
+    let mounted = directory.clone();
+    std::thread::spawn(move || {
+        // Those that are open are closed, and stored, by their programs; nobody new comes in.
+        while signals.recv().is_ok() {
+            if let Err(error) = stdchk_fuse::unmount(&mounted, true) {
+                tracing::warn!("{error}");
+            }
+        }
+    });
+    let id = std::process::id();
+    let said = json!({ "mounted": directory, "process": id });
+    if args.foreground {
+        out.did(|| said, || format!("mounted on {}", directory.display()));
+    } else {
+        println!("{said}");
+    }
+    mount.run().map_err(|error| Error::io(format!("the mount on {} ended", directory.display()), error))?;
+    Ok(0)
+}
+
+pub fn umount(out: &Out, directory: &Path, lazy: bool) -> Result<u8> {
+    let server = stdchk_fuse::server_of(directory);
+    stdchk_fuse::unmount(directory, lazy)
+        .map_err(|error| Error::io(format!("cannot unmount {}", directory.display()), error))?;
+    let begun = Instant::now();
+    // What was closed just before is still being stored.
+    while let Some(server) = server
+        && !lazy
+        && stdchk_fuse::is_alive(server)
+    {
+        if begun.elapsed() > PATIENCE {
+            let text = format!("process {server} has not stored everything yet");
+            return Err(Error::new(Kind::Conflict, text));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    out.did(|| json!({ "unmounted": directory }), || format!("unmounted {}", directory.display()));
+    Ok(0)
+}

@@ -1,0 +1,32 @@
+//! Which number the kernel is told for what went wrong.
+
+use fuser::Errno;
+use stdchk::files::Fault;
+use stdchk::{Error, Kind};
+
+/// The number for it. What the store says is also noted, since a number says little.
+pub fn errno(fault: Fault) -> Errno {
+    match fault {
+        Fault::Missing => Errno::ENOENT,
+        Fault::Exists => Errno::EEXIST,
+        Fault::NotDirectory => Errno::ENOTDIR,
+        Fault::IsDirectory => Errno::EISDIR,
+        Fault::NotEmpty => Errno::ENOTEMPTY,
+        Fault::Stale => Errno::ESTALE,
+        Fault::Invalid => Errno::EINVAL,
+        Fault::TooLong => Errno::EFBIG,
+        Fault::ReadOnly => Errno::EROFS,
+        Fault::Unsupported => Errno::EPERM,
+        Fault::Store(error) => of_store(&error),
+    }
+}
+
+fn of_store(error: &Error) -> Errno {
+    tracing::error!("{error}");
+    match error.kind() {
+        Kind::Full => Errno::ENOSPC,
+        Kind::Denied => Errno::EACCES,
+        Kind::Fenced => Errno::ESTALE,
+        _ => Errno::EIO,
+    }
+}

@@ -1,0 +1,50 @@
+//! What programs have open.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use fuser::FileHandle;
+use stdchk::files::{Entry, Opened, Writing};
+
+/// Something that is open.
+pub enum Handle {
+    /// A version, to be read; none of an empty file.
+    Read { number: u64, opened: Option<Arc<Opened>> },
+    /// A file that has no version yet, to be read by somebody else than those who write it.
+    Watch { writing: Arc<Writing> },
+    /// A file to be written, and the process that opened it.
+    Write { writing: Arc<Writing>, opener: u32 },
+    /// The names of a directory, as they were when they were first asked for.
+    Directory { number: u64, names: Mutex<Option<Arc<Vec<(String, Entry)>>>> },
+}
+
+/// All of them.
+#[derive(Default)]
+pub struct Handles {
+    next: AtomicU64,
+    open: Mutex<HashMap<u64, Arc<Handle>>>,
+}
+
+impl Handles {
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, Arc<Handle>>> {
+        self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Takes one in; its number.
+    pub fn add(&self, handle: Handle) -> FileHandle {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.open().insert(number, Arc::new(handle));
+        FileHandle(number)
+    }
+
+    /// The one of a number.
+    pub fn get(&self, handle: FileHandle) -> Option<Arc<Handle>> {
+        self.open().get(&handle.0).cloned()
+    }
+
+    /// Lets one go.
+    pub fn remove(&self, handle: FileHandle) -> Option<Arc<Handle>> {
+        self.open().remove(&handle.0)
+    }
+}

@@ -1,0 +1,70 @@
+//! The mount: the files of a repository as the kernel wants them.
+//!
+//! What a file is, and when what was written becomes a version, is in `stdchk::files` and `docs/MOUNT.md`; here are only the words of the kernel for it.
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod errno;
+mod handles;
+mod operations;
+mod unmount;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use fuser::{Config, MountOption, Session, SessionACL};
+use stdchk::files::Files;
+
+use operations::Operations;
+pub use unmount::{is_alive, server_of, unmount};
+
+/// Threads that answer the kernel. Some may wait for the store.
+const THREADS: usize = 8;
+
+/// How a mount is made.
+#[derive(Clone, Debug, Default)]
+pub struct MountOptions {
+    /// Whether other users may use it, too.
+    pub allow_other: bool,
+    /// Whether it can only be read.
+    pub read_only: bool,
+}
+
+/// A mount that the kernel knows, and that nobody answers for yet.
+pub struct Mount {
+    session: Session<Operations>,
+    files: Arc<Files>,
+}
+
+impl Mount {
+    /// Mounts files on a directory.
+    pub fn new(files: Files, directory: &Path, options: &MountOptions) -> io::Result<Mount> {
+        let place = files.repository().place().display().to_string();
+        let mut config = Config::default();
+        config.mount_options = vec![
+            MountOption::FSName(place.replace(',', "_")),
+            MountOption::Subtype("stdchk".to_owned()),
+            MountOption::DefaultPermissions,
+            MountOption::NoSuid,
+            MountOption::NoDev,
+            if options.read_only { MountOption::RO } else { MountOption::RW },
+        ];
+        config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+        config.n_threads = Some(THREADS);
+        config.clone_fd = true;
+        let files = Arc::new(files);
+        let session = Session::new(Operations::new(files.clone()), directory, &config)?;
+        Ok(Mount { session, files })
+    }
+
+    /// What it shows.
+    pub fn files(&self) -> &Arc<Files> {
+        &self.files
+    }
+
+    /// Answers the kernel until it is unmounted.
+    pub fn run(self) -> io::Result<()> {
+        self.session.run()
+    }
+}

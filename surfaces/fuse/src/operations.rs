@@ -1,0 +1,666 @@
+//! What the kernel asks, one method for each question: the words are turned, `stdchk::files` does it, and the answer is turned back.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use stdchk::files::{Attributes, Entry, Fault, Files, NAME_BYTES_MAX, Outcome, Writing};
+
+use crate::attributes::{attributes, kind, nanoseconds};
+use crate::errno::errno;
+use crate::handles::{Handle, Handles};
+use crate::unmount::PROCESS;
+
+/// How long the kernel may believe what it was told of names and attributes.
+const BELIEVED: Duration = Duration::from_millis(250);
+/// What one request may write.
+const WRITE_MAX: u32 = 1 << 20;
+/// Numbers are never used again.
+const GENERATION: Generation = Generation(0);
+/// What `df` counts in.
+const BLOCK: u32 = 4096;
+
+type Answer<T> = Result<T, Errno>;
+
+/// The answers.
+pub struct Operations {
+    files: Arc<Files>,
+    handles: Handles,
+}
+
+fn text(name: &OsStr) -> Answer<&str> {
+    name.to_str().ok_or(Errno::EILSEQ)
+}
+
+/// A name for something new.
+fn new_name(name: &OsStr) -> Answer<&str> {
+    if name.len() > NAME_BYTES_MAX { Err(Errno::ENAMETOOLONG) } else { text(name) }
+}
+
+/// The process of a thread: who opens a file in one thread may close it in another.
+fn process_of(thread: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    line.and_then(|id| id.trim().parse().ok()).unwrap_or(thread)
+}
+
+fn told<T>(outcome: Outcome<T>) -> Answer<T> {
+    outcome.map_err(errno)
+}
+
+impl Operations {
+    /// For some files.
+    pub fn new(files: Arc<Files>) -> Operations {
+        Operations { files, handles: Handles::default() }
+    }
+
+    fn handle(&self, handle: FileHandle) -> Answer<Arc<Handle>> {
+        self.handles.get(handle).ok_or(Errno::EBADF)
+    }
+
+    fn find(&self, parent: INodeNo, name: &OsStr) -> Answer<FileAttr> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        // What is no text is the name of nothing.
+        let name = name.to_str().ok_or(Errno::ENOENT)?;
+        told(self.files.find(parent.0, name)).map(|entry| attributes(&entry))
+    }
+
+    fn of_new(&self, request: &Request, mode: u32, umask: u32) -> Attributes {
+        Attributes {
+            mode: Some(mode & 0o7777 & !umask),
+            user: Some(request.uid()),
+            group: Some(request.gid()),
+            modified_ns: None,
+        }
+    }
+
+    fn open_file(&self, request: &Request, number: u64, flags: OpenFlags) -> Answer<FileHandle> {
+        if flags.acc_mode() == OpenAccMode::O_RDONLY {
+            let opened = told(self.files.open_to_read(number))?;
+            return Ok(self.handles.add(match (opened, self.files.writing(number)) {
+                (None, Some(writing)) => {
+                    self.files.close_reader(number);
+                    Handle::Watch { writing }
+                }
+                (opened, _) => Handle::Read { number, opened },
+            }));
+        }
+        let writing = told(self.files.open_to_write(number))?;
+        if flags.0 & O_TRUNC != 0
+            && let Err(fault) = writing.set_len(&self.files, 0)
+        {
+            let _ = self.files.close_writer(&writing);
+            return Err(errno(fault));
+        }
+        Ok(self.writer(request, writing))
+    }
+
+    fn writer(&self, request: &Request, writing: Arc<Writing>) -> FileHandle {
+        self.handles.add(Handle::Write { writing, opener: process_of(request.pid()) })
+    }
+
+    fn create_file(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        attributes_of_new: Attributes,
+    ) -> Answer<(FileAttr, FileHandle)> {
+        let writing = told(self.files.create(parent.0, new_name(name)?, &attributes_of_new))?;
+        let entry = told(self.files.entry(writing.number))?;
+        Ok((attributes(&entry), self.writer(request, writing)))
+    }
+
+    fn read_file(&self, handle: FileHandle, offset: u64, size: u32) -> Answer<Vec<u8>> {
+        match &*self.handle(handle)? {
+            Handle::Read { opened: None, .. } => Ok(Vec::new()),
+            Handle::Read { opened: Some(opened), .. } => {
+                let len = opened.len().saturating_sub(offset).min(u64::from(size));
+                let mut bytes = vec![0; len as usize];
+                told(opened.read_at(offset, &mut bytes).map_err(Fault::from))?;
+                Ok(bytes)
+            }
+            Handle::Watch { writing } | Handle::Write { writing, .. } => {
+                told(writing.read_at(&self.files, offset, size as usize))
+            }
+            Handle::Directory { .. } => Err(Errno::EISDIR),
+        }
+    }
+
+    fn written(&self, handle: FileHandle) -> Answer<Arc<Writing>> {
+        match &*self.handle(handle)? {
+            Handle::Write { writing, .. } => Ok(writing.clone()),
+            _ => Err(Errno::EBADF),
+        }
+    }
+
+    fn set_attributes(
+        &self,
+        number: u64,
+        handle: Option<FileHandle>,
+        len: Option<u64>,
+        new: &Attributes,
+    ) -> Answer<FileAttr> {
+        if let Some(len) = len {
+            match handle.map(|handle| self.written(handle)) {
+                Some(writing) => told(writing?.set_len(&self.files, len))?,
+                None => self.cut(number, len)?,
+            }
+        }
+        let says_something =
+            new.mode.is_some() || new.user.is_some() || new.group.is_some() || new.modified_ns.is_some();
+        if says_something {
+            told(self.files.set(number, new))?;
+        }
+        told(self.files.entry(number)).map(|entry| attributes(&entry))
+    }
+
+    /// Cuts off a file that nobody has opened for it: that is a version of its own.
+    fn cut(&self, number: u64, len: u64) -> Answer<()> {
+        let writing = told(self.files.open_to_write(number))?;
+        let cut = writing.set_len(&self.files, len);
+        let closed = self.files.close_writer(&writing);
+        told(cut.and(closed))
+    }
+
+    /// The names of a directory from an offset on. The first two are those of the directory itself and the one above.
+    fn names(&self, handle: FileHandle, offset: u64) -> Answer<Arc<Vec<(String, Entry)>>> {
+        let handle = self.handle(handle)?;
+        let Handle::Directory { number, names } = &*handle else { return Err(Errno::ENOTDIR) };
+        let mut names = names.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if offset == 0 {
+            *names = None;
+        }
+        if let Some(names) = &*names {
+            return Ok(names.clone());
+        }
+        let mut all = Vec::new();
+        let above = told(self.files.parent(*number))?;
+        for (name, directory) in [(".", *number), ("..", above)] {
+            all.push((name.to_owned(), told(self.files.entry(directory))?));
+        }
+        all.extend(told(self.files.list(*number, "", usize::MAX))?);
+        Ok(names.insert(Arc::new(all)).clone())
+    }
+
+    fn note(&self, number: u64, name: &str) -> Answer<Vec<u8>> {
+        if name == PROCESS {
+            return Ok(std::process::id().to_string().into_bytes());
+        }
+        let notes = told(self.files.notes(number))?;
+        notes.into_iter().find(|(known, _)| known == name).map(|(_, value)| value).ok_or(Errno::ENODATA)
+    }
+}
+
+/// Notes that users may make: those of the system mean nothing here.
+fn note_name(name: &OsStr) -> Answer<&str> {
+    let name = text(name)?;
+    if name.starts_with("user.") { Ok(name) } else { Err(Errno::EOPNOTSUPP) }
+}
+
+fn send_note(reply: ReplyXattr, size: u32, value: &[u8]) {
+    match size {
+        0 => reply.size(value.len() as u32),
+        size if (size as usize) < value.len() => reply.error(Errno::ERANGE),
+        _ => reply.data(value),
+    }
+}
+
+/// Of `open(2)`; the same on all machines that Linux runs on but for a few old ones.
+const O_TRUNC: i32 = 0o1000;
+/// Of `setxattr(2)`.
+const XATTR_CREATE: i32 = 1;
+const XATTR_REPLACE: i32 = 2;
+/// Of `lseek(2)`.
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+/// Of `fallocate(2)`.
+const FALLOC_KEEP_SIZE: i32 = 1;
+const FALLOC_PUNCH_HOLE: i32 = 2;
+const FALLOC_ZERO_RANGE: i32 = 16;
+
+/// What is open is never in the kernel's cache: it knows only one content of a file, and there may be several.
+const OPENED: FopenFlags = FopenFlags::FOPEN_DIRECT_IO;
+
+impl Filesystem for Operations {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let _ = config.set_max_write(WRITE_MAX);
+        let _ = config.set_max_background(64);
+        for wanted in [
+            // Or a file that is written anew would get an empty version first.
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_DONT_MASK,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+        ] {
+            if config.add_capabilities(wanted).is_err() {
+                tracing::debug!("the kernel does not know {wanted:?}");
+            }
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.find(parent, name) {
+            Ok(found) => reply.entry(&BELIEVED, &found, GENERATION),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match told(self.files.entry(number.0)) {
+            Ok(entry) => reply.attr(&BELIEVED, &attributes(&entry)),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        user: Option<u32>,
+        group: Option<u32>,
+        len: Option<u64>,
+        _accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _changed: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _created: Option<SystemTime>,
+        _change_noted: Option<SystemTime>,
+        _backed_up: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let new = Attributes { mode, user, group, modified_ns: modified.map(nanoseconds) };
+        match self.set_attributes(number.0, handle, len, &new) {
+            Ok(set) => reply.attr(&BELIEVED, &set),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
+        match told(self.files.target(number.0)) {
+            Ok(target) => reply.data(target.as_bytes()),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _device: u32,
+        reply: ReplyEntry,
+    ) {
+        const KIND: u32 = 0o170_000;
+        const REGULAR: u32 = 0o100_000;
+        if !matches!(mode & KIND, 0 | REGULAR) {
+            return reply.error(Errno::EPERM);
+        }
+        let made = new_name(name).and_then(|name| {
+            let writing = told(self.files.create(parent.0, name, &self.of_new(request, mode, umask)))?;
+            told(self.files.close_writer(&writing))?;
+            told(self.files.entry(writing.number))
+        });
+        match made {
+            Ok(entry) => reply.entry(&BELIEVED, &attributes(&entry), GENERATION),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let new = self.of_new(request, mode, umask);
+        match new_name(name).and_then(|name| told(self.files.make_directory(parent.0, name, &new))) {
+            Ok(entry) => reply.entry(&BELIEVED, &attributes(&entry), GENERATION),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(reply, text(name).and_then(|name| told(self.files.remove(parent.0, name))));
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(reply, text(name).and_then(|name| told(self.files.remove_directory(parent.0, name))));
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let new = self.of_new(request, 0o777, 0);
+        let made = new_name(name)
+            .and_then(|name| told(self.files.make_link(parent.0, name, text(target.as_os_str())?, &new)));
+        match made {
+            Ok(entry) => reply.entry(&BELIEVED, &attributes(&entry), GENERATION),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        to: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let is_new = flags == RenameFlags::RENAME_NOREPLACE;
+        if !is_new && !flags.is_empty() {
+            return reply.error(Errno::EINVAL);
+        }
+        let renamed = text(name).and_then(|name| {
+            told(self.files.rename((parent.0, name), (new_parent.0, new_name(to)?), is_new))
+        });
+        done(reply, renamed);
+    }
+
+    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match self.open_file(request, number.0, flags) {
+            Ok(handle) => reply.opened(handle, OPENED),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        match self.create_file(request, parent, name, self.of_new(request, mode, umask)) {
+            Ok((found, handle)) => reply.created(&BELIEVED, &found, GENERATION, handle, OPENED),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        match self.read_file(handle, offset, size) {
+            Ok(bytes) => reply.data(&bytes),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let written = self.written(handle).and_then(|file| told(file.write_at(&self.files, offset, data)));
+        match written {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn flush(&self, request: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        let flushed = self.handle(handle).and_then(|handle| match &*handle {
+            // Others who got it from the one that opened it may go on with it.
+            Handle::Write { writing, opener } if *opener == process_of(request.pid()) => {
+                told(self.files.flush(writing))
+            }
+            _ => Ok(()),
+        });
+        done(reply, flushed);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let released = match self.handles.remove(handle).as_deref() {
+            Some(Handle::Write { writing, .. }) => told(self.files.close_writer(writing)),
+            Some(Handle::Read { number, .. }) => {
+                self.files.close_reader(*number);
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        done(reply, released);
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _only_data: bool, reply: ReplyEmpty) {
+        let synced = self.handle(handle).and_then(|handle| match &*handle {
+            Handle::Write { writing, .. } => told(writing.sync(&self.files)),
+            _ => Ok(()),
+        });
+        done(reply, synced);
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _only_data: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn opendir(&self, _: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let handle = Handle::Directory { number: number.0, names: Default::default() };
+        reply.opened(self.handles.add(handle), FopenFlags::empty());
+    }
+
+    fn readdir(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        match self.names(handle, offset) {
+            Err(error) => reply.error(error),
+            Ok(names) => {
+                for (next, (name, entry)) in (1..).zip(&*names).skip(offset as usize) {
+                    if reply.add(INodeNo(entry.number), next, kind(entry.sort), name) {
+                        break;
+                    }
+                }
+                reply.ok();
+            }
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        match self.names(handle, offset) {
+            Err(error) => reply.error(error),
+            Ok(names) => {
+                for (next, (name, entry)) in (1..).zip(&*names).skip(offset as usize) {
+                    let number = INodeNo(entry.number);
+                    if reply.add(number, next, name, &BELIEVED, &attributes(entry), GENERATION) {
+                        break;
+                    }
+                }
+                reply.ok();
+            }
+        }
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.handles.remove(handle);
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        match self.files.room() {
+            Ok(room) => {
+                let blocks = |bytes: u64| bytes / u64::from(BLOCK);
+                let free = blocks(room.free);
+                reply.statfs(
+                    blocks(room.all),
+                    free,
+                    free,
+                    room.names,
+                    0,
+                    BLOCK,
+                    NAME_BYTES_MAX as u32,
+                    BLOCK,
+                );
+            }
+            Err(fault) => reply.error(errno(fault)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let wants = match flags {
+            XATTR_CREATE => Some(false),
+            XATTR_REPLACE => Some(true),
+            _ => None,
+        };
+        let set =
+            note_name(name).and_then(|name| match self.files.set_note(number.0, name, Some(value), wants) {
+                Err(Fault::Missing) if wants == Some(true) => Err(Errno::ENODATA),
+                set => told(set),
+            });
+        done(reply, set);
+    }
+
+    fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        match text(name).and_then(|name| self.note(number.0, name)) {
+            Ok(value) => send_note(reply, size, &value),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn listxattr(&self, _: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        match told(self.files.notes(number.0)) {
+            Ok(notes) => {
+                let names: Vec<u8> = notes.iter().flat_map(|(name, _)| name.bytes().chain([0])).collect();
+                send_note(reply, size, &names);
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn removexattr(&self, _: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let removed =
+            note_name(name).and_then(|name| match self.files.set_note(number.0, name, None, Some(true)) {
+                Err(Fault::Missing) => Err(Errno::ENODATA),
+                removed => told(removed),
+            });
+        done(reply, removed);
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let allocated = self.written(handle).and_then(|file| {
+            let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
+            match mode {
+                0 if end > file.len() => told(file.set_len(&self.files, end)),
+                // Room is not kept for anybody.
+                0 | FALLOC_KEEP_SIZE => Ok(()),
+                _ if mode == FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE => {
+                    told(file.punch(&self.files, offset..end))
+                }
+                _ if mode & !FALLOC_KEEP_SIZE == FALLOC_ZERO_RANGE => {
+                    if mode & FALLOC_KEEP_SIZE == 0 && end > file.len() {
+                        told(file.set_len(&self.files, end))?;
+                    }
+                    told(file.punch(&self.files, offset..end))
+                }
+                _ => Err(Errno::EOPNOTSUPP),
+            }
+        });
+        done(reply, allocated);
+    }
+
+    fn lseek(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let found = self.handle(handle).and_then(|handle| {
+            let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+            let (len, place) = match &*handle {
+                Handle::Read { opened, .. } => {
+                    let len = opened.as_ref().map_or(0, |opened| opened.len());
+                    (len, if whence == SEEK_DATA { offset } else { len })
+                }
+                Handle::Watch { writing } | Handle::Write { writing, .. } => {
+                    (writing.len(), told(writing.seek(&self.files, offset, whence == SEEK_HOLE))?)
+                }
+                Handle::Directory { .. } => return Err(Errno::EISDIR),
+            };
+            let is_past = offset >= len || (whence == SEEK_DATA && place >= len);
+            if is_past { Err(Errno::ENXIO) } else { Ok(place) }
+        });
+        match found {
+            Ok(place) => reply.offset(place as i64),
+            Err(error) => reply.error(error),
+        }
+    }
+}
+
+fn done(reply: ReplyEmpty, outcome: Answer<()>) {
+    match outcome {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(error),
+    }
+}

@@ -1,0 +1,317 @@
+//! Files by name: what a mount does, without the kernel.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use stdchk::files::{Attributes, Fault, Files, ROOT_NUMBER, Writing};
+use stdchk::{Durability, Repository, SaveOptions, Spec, collect};
+use stdchk_kit::{Random, SimFs};
+
+fn files_on(fs: &Arc<SimFs>) -> Files {
+    let repository = Repository::open_or_create_on(fs.clone(), Path::new("sim")).expect("open");
+    // A small budget, so that what is kept in memory has to go often.
+    Files::open(repository, SaveOptions { memory: 64 << 20, ..SaveOptions::default() }, false).expect("files")
+}
+
+fn new() -> Attributes {
+    Attributes { mode: Some(0o644), ..Attributes::default() }
+}
+
+fn write(files: &Files, name: &str, bytes: &[u8]) -> Result<u64, Fault> {
+    let writing = match files.find(ROOT_NUMBER, name) {
+        Ok(entry) => files.open_to_write(entry.number)?,
+        Err(_) => files.create(ROOT_NUMBER, name, &new())?,
+    };
+    writing.set_len(files, 0)?;
+    writing.write_at(files, 0, bytes)?;
+    files.close_writer(&writing)?;
+    Ok(files.find(ROOT_NUMBER, name)?.number)
+}
+
+fn read(files: &Files, name: &str) -> Result<Vec<u8>, Fault> {
+    let entry = files.find(ROOT_NUMBER, name)?;
+    let opened = files.open_to_read(entry.number)?;
+    let mut bytes = vec![0; entry.len as usize];
+    if let Some(opened) = &opened {
+        assert_eq!(opened.len(), entry.len);
+        opened.read_at(0, &mut bytes)?;
+    }
+    files.close_reader(entry.number);
+    Ok(bytes)
+}
+
+/// One file, written, read, cut, closed and opened again in any order, against bytes in memory.
+#[test]
+fn a_file_is_what_was_done_to_it() {
+    let seeds = if std::env::var_os("STDCHK_TEST_LONG").is_some() { 200 } else { 12 };
+    for seed in 0..seeds {
+        let mut random = Random::new(seed);
+        let (fs, mut model) = (Arc::new(SimFs::new()), Vec::<u8>::new());
+        let files = files_on(&fs);
+        let mut writing = Some(files.create(ROOT_NUMBER, "f", &new()).expect("new"));
+        let far = if seed % 3 == 0 { 40 << 20 } else { 3 << 20 };
+        for step in 0..60 {
+            let open: &Arc<Writing> = match &writing {
+                Some(open) => open,
+                None => {
+                    let number = files.find(ROOT_NUMBER, "f").expect("it is there").number;
+                    writing.insert(files.open_to_write(number).expect("open"))
+                }
+            };
+            let at = match random.below(3) {
+                0 => model.len() as u64,
+                1 => random.below(far),
+                _ => random.below(model.len() as u64 + 1),
+            };
+            let long = if random.one_in(6) { 6 << 20 } else { 9000 };
+            let len = 1 + random.below(long) as usize;
+            match random.below(12) {
+                0..=5 => {
+                    let bytes = random.bytes(len);
+                    open.write_at(&files, at, &bytes).expect("write");
+                    let end = at as usize + len;
+                    model.resize(model.len().max(end), 0);
+                    model[at as usize..end].copy_from_slice(&bytes);
+                }
+                6 => {
+                    let len = random.below(far);
+                    open.set_len(&files, len).expect("cut");
+                    model.resize(len as usize, 0);
+                }
+                7 => {
+                    open.punch(&files, at..at + len as u64).expect("zeros");
+                    let end = (at as usize + len).min(model.len());
+                    if (at as usize) < end {
+                        model[at as usize..end].fill(0);
+                    }
+                }
+                8 => open.sync(&files).expect("sync"),
+                9 | 10 => {
+                    let read = open.read_at(&files, at, len).expect("read");
+                    let end = (at as usize + len).min(model.len());
+                    assert!(read == model[(at as usize).min(end)..end], "seed {seed}, step {step}");
+                }
+                _ => {
+                    files.close_writer(open).expect("close");
+                    writing = None;
+                    assert!(read(&files, "f").expect("read") == model, "seed {seed}, step {step}");
+                }
+            }
+            if let Some(open) = &writing {
+                assert_eq!(open.len(), model.len() as u64);
+            }
+        }
+        if let Some(open) = writing {
+            files.close_writer(&open).expect("close");
+        }
+        assert!(read(&files, "f").expect("read") == model, "seed {seed}");
+        // Another process reads the same.
+        assert!(read(&files_on(&fs), "f").expect("read") == model, "seed {seed}");
+    }
+}
+
+#[test]
+fn nobody_sees_a_file_before_it_is_closed() {
+    let fs = Arc::new(SimFs::new());
+    let (here, there) = (files_on(&fs), files_on(&fs));
+    write(&here, "f", b"one").expect("write");
+    wait();
+    let writing = here.open_to_write(here.find(ROOT_NUMBER, "f").expect("it").number).expect("open");
+    writing.write_at(&here, 0, b"two, longer").expect("write");
+    let new = here.create(ROOT_NUMBER, "g", &new()).expect("new");
+    new.write_at(&here, 0, b"g").expect("write");
+    wait();
+    assert_eq!(read(&there, "f").expect("read"), b"one");
+    assert!(matches!(there.find(ROOT_NUMBER, "g"), Err(Fault::Missing)));
+    // Those who write it see what they write, and what is opened to be read is what was there before.
+    assert_eq!(here.find(ROOT_NUMBER, "f").expect("it").len, 11);
+    let opened = here.open_to_read(writing.number).expect("open").expect("a version");
+    assert_eq!(opened.len(), 3);
+    assert_eq!(writing.read_at(&here, 0, 100).expect("read"), b"two, longer");
+    here.close_writer(&writing).expect("close");
+    here.close_writer(&new).expect("close");
+    wait();
+    assert_eq!(read(&there, "f").expect("read"), b"two, longer");
+    assert_eq!(read(&there, "g").expect("read"), b"g");
+    // What was opened before is what it was.
+    let mut bytes = [0; 3];
+    opened.read_at(0, &mut bytes).expect("read");
+    assert_eq!(&bytes, b"one");
+}
+
+/// Longer than what is known of names may be old.
+fn wait() {
+    std::thread::sleep(std::time::Duration::from_millis(300));
+}
+
+#[test]
+fn who_goes_on_writing_after_a_version_was_made_makes_it_anew() {
+    let fs = Arc::new(SimFs::new());
+    let files = files_on(&fs);
+    let writing = files.create(ROOT_NUMBER, "log", &new()).expect("new");
+    for line in 0..5u64 {
+        writing.write_at(&files, line * 2, &[b'0' + line as u8, b'\n']).expect("write");
+        files.flush(&writing).expect("flush");
+        assert_eq!(read(&files, "log").expect("read").len() as u64, line * 2 + 2);
+    }
+    files.close_writer(&writing).expect("close");
+    assert_eq!(read(&files, "log").expect("read"), b"0\n1\n2\n3\n4\n");
+    let state = files.repository().state().expect("state");
+    assert_eq!(state.checkpoints().count(), 1, "one version, not five");
+}
+
+#[test]
+fn renaming_over_a_file_makes_a_version_of_it() {
+    let fs = Arc::new(SimFs::new());
+    let files = files_on(&fs);
+    for round in 0..3u8 {
+        write(&files, "restart.tmp", &[round; 5000]).expect("write");
+        files.rename((ROOT_NUMBER, "restart.tmp"), (ROOT_NUMBER, "restart"), false).expect("rename");
+        assert!(matches!(files.find(ROOT_NUMBER, "restart.tmp"), Err(Fault::Missing)));
+        assert_eq!(read(&files, "restart").expect("read"), [round; 5000]);
+    }
+    let state = files.repository().state().expect("state");
+    assert_eq!(state.checkpoints().count(), 3, "all versions are there");
+    // Before it is closed, too.
+    let writing = files.create(ROOT_NUMBER, "new.tmp", &new()).expect("new");
+    writing.write_at(&files, 0, b"newest").expect("write");
+    files.rename((ROOT_NUMBER, "new.tmp"), (ROOT_NUMBER, "restart"), false).expect("rename");
+    files.close_writer(&writing).expect("close");
+    assert_eq!(read(&files, "restart").expect("read"), b"newest");
+    assert_eq!(files.repository().state().expect("state").checkpoints().count(), 4);
+    assert!(matches!(files.rename((ROOT_NUMBER, "nothing"), (ROOT_NUMBER, "x"), false), Err(Fault::Missing)));
+    files.remove(ROOT_NUMBER, "restart").expect("remove");
+    assert_eq!(files.repository().state().expect("state").checkpoints().count(), 0);
+}
+
+#[test]
+fn directories_are_as_one_expects() {
+    let fs = Arc::new(SimFs::new());
+    let files = files_on(&fs);
+    let a = files.make_directory(ROOT_NUMBER, "a", &new()).expect("new").number;
+    let b = files.make_directory(a, "b", &new()).expect("new").number;
+    files.make_link(b, "link", "../x", &new()).expect("new");
+    assert!(matches!(files.make_directory(ROOT_NUMBER, "a", &new()), Err(Fault::Exists)));
+    assert!(matches!(files.remove_directory(ROOT_NUMBER, "a"), Err(Fault::NotEmpty)));
+    assert!(matches!(files.remove(ROOT_NUMBER, "a"), Err(Fault::IsDirectory)));
+    assert!(matches!(files.remove_directory(b, "link"), Err(Fault::NotDirectory)));
+    assert!(matches!(files.rename((ROOT_NUMBER, "a"), (b, "c"), false), Err(Fault::Invalid)));
+    assert!(matches!(files.create(b, "a/b", &new()), Err(Fault::Invalid)));
+    files.rename((a, "b"), (ROOT_NUMBER, "moved"), false).expect("rename");
+    assert_eq!(files.target(files.find(b, "link").expect("it").number).expect("a link"), "../x");
+    assert_eq!(files.parent(b).expect("a parent"), ROOT_NUMBER);
+    let names = |directory| -> Vec<String> {
+        files.list(directory, "", 100).expect("a list").into_iter().map(|(name, _)| name).collect()
+    };
+    assert_eq!(names(ROOT_NUMBER), ["a", "moved"]);
+    let new = files.create(a, "new", &new()).expect("new");
+    assert_eq!(names(a), ["new"]);
+    assert!(matches!(files.remove_directory(ROOT_NUMBER, "a"), Err(Fault::NotEmpty)));
+    files.remove(a, "new").expect("remove");
+    files.close_writer(&new).expect("close");
+    assert_eq!(names(a), [""; 0]);
+    files.remove_directory(ROOT_NUMBER, "a").expect("remove");
+    assert_eq!(names(ROOT_NUMBER), ["moved"]);
+    files.set_note(b, "user.x", Some(b"y"), None).expect("note");
+    assert_eq!(files.notes(b).expect("notes"), [("user.x".to_owned(), b"y".to_vec())]);
+}
+
+/// Rewriting a little of a large file stores a little, and reads nothing of the rest.
+#[test]
+fn cost_follows_change() {
+    let fs = Arc::new(SimFs::new());
+    let files = files_on(&fs);
+    let mut bytes = Random::new(5).bytes(32 << 20);
+    write(&files, "big", &bytes).expect("write");
+    let number = files.find(ROOT_NUMBER, "big").expect("it").number;
+    let writing = files.open_to_write(number).expect("open");
+    for place in [0, 10_000_000, 20_000_001] {
+        bytes[place..place + 100].fill(7);
+        writing.write_at(&files, place as u64, &[7; 100]).expect("write");
+    }
+    files.close_writer(&writing).expect("close");
+    assert!(read(&files, "big").expect("read") == bytes);
+    let state = files.repository().state().expect("state");
+    let newest = state.checkpoints().max_by_key(|entry| entry.sequence).expect("a version");
+    assert_eq!(newest.tally.new, 3 * 4096, "three pages");
+    assert!(newest.written < 64 << 10, "{}", newest.written);
+}
+
+/// What is removed is cleared away, what is there stays, and what is open can be read to its end.
+#[test]
+fn garbage_goes_and_what_is_open_stays() {
+    let fs = Arc::new(SimFs::new());
+    let files = files_on(&fs);
+    let bytes = Random::new(9).bytes(3 << 20);
+    write(&files, "kept", &bytes).expect("write");
+    write(&files, "gone", &Random::new(10).bytes(3 << 20)).expect("write");
+    let number = files.find(ROOT_NUMBER, "gone").expect("it").number;
+    let opened = files.open_to_read(number).expect("open").expect("a version");
+    files.remove(ROOT_NUMBER, "gone").expect("remove");
+    assert_eq!(files.entry(number).expect("it is open").links, 0);
+    let gc = |files: &Files| {
+        let ground = files.repository().ground();
+        (0..3).for_each(|_| drop(collect(&ground, true).expect("gc")));
+    };
+    gc(&files);
+    let mut read_back = vec![0; 3 << 20];
+    opened.read_at(0, &mut read_back).expect("it is pinned");
+    assert!(read_back == Random::new(10).bytes(3 << 20));
+    drop(opened);
+    files.close_reader(number);
+    drop(files);
+    let files = files_on(&fs);
+    gc(&files);
+    assert!(read(&files, "kept").expect("read") == bytes);
+    let report = stdchk::verify(
+        &files.repository().ground(),
+        &files.repository().state().expect("state"),
+        None,
+        true,
+        &|_, _| {},
+    );
+    assert!(report.expect("verified").checkpoints.iter().all(|report| report.health.is_whole()));
+    // Nobody can ask for the versions as if they were an application's.
+    assert!(Spec::parse(".files").is_err());
+}
+
+#[test]
+fn two_who_make_the_same_file_make_two_versions() {
+    let fs = Arc::new(SimFs::new());
+    let (one, two) = (files_on(&fs), files_on(&fs));
+    let (first, second) = (
+        one.create(ROOT_NUMBER, "f", &new()).expect("new"),
+        two.create(ROOT_NUMBER, "f", &new()).expect("new"),
+    );
+    first.write_at(&one, 0, b"first").expect("write");
+    second.write_at(&two, 0, b"second").expect("write");
+    one.close_writer(&first).expect("close");
+    two.close_writer(&second).expect("close");
+    wait();
+    assert_eq!(read(&one, "f").expect("read"), b"second");
+    assert_eq!(one.repository().state().expect("state").checkpoints().count(), 2);
+    // Removed elsewhere while it is written: nothing comes back.
+    let writing = one.open_to_write(one.find(ROOT_NUMBER, "f").expect("it").number).expect("open");
+    writing.write_at(&one, 0, b"third").expect("write");
+    wait();
+    two.remove(ROOT_NUMBER, "f").expect("remove");
+    one.close_writer(&writing).expect("nobody wants it");
+    wait();
+    assert!(matches!(one.find(ROOT_NUMBER, "f"), Err(Fault::Missing)));
+}
+
+#[test]
+fn a_power_cut_takes_nothing_that_was_closed() {
+    let fs = Arc::new(SimFs::new());
+    let files = files_on(&fs);
+    write(&files, "a", &[1; 100_000]).expect("write");
+    let open = files.create(ROOT_NUMBER, "b", &new()).expect("new");
+    open.write_at(&files, 0, &[2; 100_000]).expect("write");
+    open.sync(&files).expect("sync");
+    let after = Arc::new(fs.fork());
+    after.power_cut(&mut Random::new(3));
+    let files = files_on(&after);
+    assert_eq!(read(&files, "a").expect("read"), [1; 100_000]);
+    assert!(matches!(files.find(ROOT_NUMBER, "b"), Err(Fault::Missing)));
+    assert_eq!(SaveOptions::default().durability, Durability::Local);
+}
