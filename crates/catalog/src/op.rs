@@ -218,8 +218,8 @@ pub enum Op {
     Publish(SessionId, Vec<CheckpointEntry>, Vec<PackName>),
     /// A name leads to a file, a directory or a link, which has no other name from then on.
     Name(Box<Named>),
-    /// A name in a directory leads to nothing any more.
-    Unname(u64, String),
+    /// A name in a directory leads to nothing any more; when, in nanoseconds since 1970.
+    Unname(u64, String, i64),
 }
 
 impl Op {
@@ -305,9 +305,10 @@ impl Op {
                 encode_packs(revived, &mut body);
             }
             Op::Name(named) => named.encode(&mut body),
-            Op::Unname(parent, name) => {
+            Op::Unname(parent, name, now_ns) => {
                 body.u64(*parent);
                 body.string(name);
+                body.zigzag(*now_ns);
             }
             Op::Damage(pack, ranges) => {
                 body.raw(&pack.to_bytes());
@@ -347,7 +348,7 @@ impl Op {
                 Op::Publish(session, checkpoints, decode_packs(r)?)
             }
             18 => Op::Name(Box::new(Named::decode(r)?)),
-            19 => Op::Unname(r.u64()?, r.string()?.to_owned()),
+            19 => Op::Unname(r.u64()?, r.string()?.to_owned(), r.zigzag()?),
             other => {
                 let text = format!("the log holds an operation {other} that this program does not know");
                 return Err(Error::new(Kind::Unsupported, text));

@@ -48,6 +48,29 @@ pub enum Body {
     Link(String),
     /// Bytes: the versions, the newest last.
     File(Vec<Version>),
+    /// What the kernel gives a meaning to, and nobody else.
+    Special(Special, u32),
+}
+
+/// Kinds of files that have no bytes; with a device's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Special {
+    /// A pipe with a name.
+    Fifo = 4,
+    /// A socket.
+    Socket = 5,
+    /// A device of characters.
+    CharDevice = 6,
+    /// A device of blocks.
+    BlockDevice = 7,
+}
+
+impl Special {
+    fn decode(byte: u8) -> Option<Special> {
+        use Special::*;
+        [Fifo, Socket, CharDevice, BlockDevice].into_iter().find(|&special| special as u8 == byte)
+    }
 }
 
 /// A directory, a file or a link.
@@ -67,6 +90,8 @@ pub struct Node {
     pub modified_ns: i64,
     /// When anything of it changed last.
     pub changed_ns: i64,
+    /// When it was read last, as somebody said; reading it says nothing.
+    pub accessed_ns: i64,
     /// What users noted of it: extended attributes, by name.
     pub notes: Vec<(String, Vec<u8>)>,
 }
@@ -76,7 +101,7 @@ impl Node {
     pub fn versions(&self) -> &[Version] {
         match &self.body {
             Body::File(versions) => versions,
-            Body::Directory | Body::Link(_) => &[],
+            Body::Directory | Body::Link(_) | Body::Special(..) => &[],
         }
     }
 
@@ -134,6 +159,8 @@ impl Keyed for Place {
 pub struct Tree {
     names: Chunked<Named>,
     places: Chunked<Place>,
+    /// When a name in the root changed last, in nanoseconds since 1970.
+    root_changed_ns: i64,
 }
 
 /// Refuses what cannot be the name of anything in a directory.
@@ -154,6 +181,11 @@ impl Tree {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
+    }
+
+    /// When a name in the root changed last, in nanoseconds since 1970.
+    pub fn root_changed_ns(&self) -> i64 {
+        self.root_changed_ns
     }
 
     /// All names, those of a directory side by side.
@@ -249,9 +281,15 @@ impl Tree {
 
     /// Has a name lead to a node, which has no other name from then on; versions that nothing leads to any more.
     pub(crate) fn name(&mut self, named: Named) -> Vec<Version> {
-        let mut gone = self.unname(named.parent, &named.name);
-        if let Some(old) = self.get(named.node.number).cloned() {
-            gone.extend(self.unname(old.parent, &old.name));
+        let now = named.node.changed_ns;
+        let old = self.get(named.node.number).map(|old| (old.parent, old.name.clone()));
+        let stays = old.as_ref().is_some_and(|(parent, name)| (*parent, name) == (named.parent, &named.name));
+        let mut gone = self.take(named.parent, &named.name);
+        if let Some((parent, name)) = old.filter(|_| !stays) {
+            gone.extend(self.unname(parent, &name, now));
+        }
+        if !stays {
+            self.touch(named.parent, now);
         }
         gone.retain(|version| !named.node.versions().contains(version));
         let place = Place { number: named.node.number, parent: named.parent, name: named.name.clone() };
@@ -261,7 +299,23 @@ impl Tree {
     }
 
     /// Has a name lead to nothing; versions that nothing leads to any more.
-    pub(crate) fn unname(&mut self, parent: u64, name: &str) -> Vec<Version> {
+    pub(crate) fn unname(&mut self, parent: u64, name: &str, now_ns: i64) -> Vec<Version> {
+        self.touch(parent, now_ns);
+        self.take(parent, name)
+    }
+
+    /// Notes that a name in a directory has changed.
+    fn touch(&mut self, directory: u64, now_ns: i64) {
+        match self.places.get(&directory) {
+            None => self.root_changed_ns = self.root_changed_ns.max(now_ns),
+            Some(place) => self.names.change(&(place.parent, place.name.clone()), |named| {
+                named.node.modified_ns = named.node.modified_ns.max(now_ns);
+                named.node.changed_ns = named.node.changed_ns.max(now_ns);
+            }),
+        }
+    }
+
+    fn take(&mut self, parent: u64, name: &str) -> Vec<Version> {
         let Some(named) = self.names.remove(&(parent, name.to_owned())) else { return Vec::new() };
         self.places.remove(&named.node.number);
         named.node.versions().to_vec()
@@ -269,6 +323,7 @@ impl Tree {
 
     /// Writes all names.
     pub(crate) fn encode(&self, out: &mut Writer) {
+        out.zigzag(self.root_changed_ns);
         out.varint(self.names.len() as u64);
         self.names().for_each(|named| named.encode(out));
     }
@@ -276,10 +331,14 @@ impl Tree {
     /// Reads them.
     pub(crate) fn decode(reader: &mut Reader) -> Result<Tree> {
         let mut tree = Tree::default();
+        let root_changed_ns = reader.zigzag()?;
         for _ in 0..reader.count(Named::BYTES_MIN)? {
-            tree.name(Named::decode(reader)?);
+            let named = Named::decode(reader)?;
+            let number = named.node.number;
+            tree.places.insert(Place { number, parent: named.parent, name: named.name.clone() });
+            tree.names.insert(named);
         }
-        Ok(tree)
+        Ok(Tree { root_changed_ns, ..tree })
     }
 }
 
@@ -307,12 +366,17 @@ impl Named {
                     out.varint(u64::from(version.generation));
                 }
             }
+            Body::Special(special, device) => {
+                out.u8(*special as u8);
+                out.u32(*device);
+            }
         }
         out.varint(u64::from(node.mode));
         out.varint(u64::from(node.user));
         out.varint(u64::from(node.group));
         out.zigzag(node.modified_ns);
         out.zigzag(node.changed_ns);
+        out.zigzag(node.accessed_ns);
         out.varint(node.notes.len() as u64);
         for (name, value) in &node.notes {
             out.string(name);
@@ -334,16 +398,19 @@ impl Named {
                 };
                 Body::File((0..reader.count(9)?).map(|_| version(reader)).collect::<Result<_>>()?)
             }
-            _ => return Err(reader.corrupt("unknown kind of file")),
+            other => match Special::decode(other) {
+                Some(special) => Body::Special(special, reader.u32()?),
+                None => return Err(reader.corrupt("unknown kind of file")),
+            },
         };
         let mode = reader.varint32("a mode")?;
         let (user, group) = (reader.varint32("a user")?, reader.varint32("a group")?);
-        let (modified_ns, changed_ns) = (reader.zigzag()?, reader.zigzag()?);
+        let (modified_ns, changed_ns, accessed_ns) = (reader.zigzag()?, reader.zigzag()?, reader.zigzag()?);
         let note = |reader: &mut Reader| -> Result<(String, Vec<u8>)> {
             Ok((reader.string()?.to_owned(), reader.bytes()?.to_vec()))
         };
         let notes = (0..reader.count(2)?).map(|_| note(reader)).collect::<Result<_>>()?;
-        let node = Node { number, body, mode, user, group, modified_ns, changed_ns, notes };
+        let node = Node { number, body, mode, user, group, modified_ns, changed_ns, accessed_ns, notes };
         Ok(Named { parent, name, node })
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
-use stdchk::files::{Entry, Sort};
+use stdchk::files::{Entry, Sort, Special};
 
 /// What the kernel is told of a file.
 pub fn attributes(entry: &Entry) -> FileAttr {
@@ -12,7 +12,7 @@ pub fn attributes(entry: &Entry) -> FileAttr {
         ino: INodeNo(entry.number),
         size: entry.len,
         blocks: entry.len.div_ceil(512),
-        atime: time(entry.modified_ns),
+        atime: time(entry.accessed_ns),
         mtime: time(entry.modified_ns),
         ctime: changed,
         crtime: changed,
@@ -21,7 +21,7 @@ pub fn attributes(entry: &Entry) -> FileAttr {
         nlink: entry.links,
         uid: entry.user,
         gid: entry.group,
-        rdev: 0,
+        rdev: if let Sort::Special(_, device) = entry.sort { device } else { 0 },
         blksize: 1 << 20,
         flags: 0,
     }
@@ -33,6 +33,10 @@ pub fn kind(sort: Sort) -> FileType {
         Sort::Directory => FileType::Directory,
         Sort::File => FileType::RegularFile,
         Sort::Link => FileType::Symlink,
+        Sort::Special(Special::Fifo, _) => FileType::NamedPipe,
+        Sort::Special(Special::Socket, _) => FileType::Socket,
+        Sort::Special(Special::CharDevice, _) => FileType::CharDevice,
+        Sort::Special(Special::BlockDevice, _) => FileType::BlockDevice,
     }
 }
 

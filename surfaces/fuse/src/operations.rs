@@ -12,7 +12,7 @@ use fuser::{
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use stdchk::files::{Attributes, Entry, Fault, Files, NAME_BYTES_MAX, Outcome, Writing};
+use stdchk::files::{Attributes, Entry, Fault, Files, NAME_BYTES_MAX, Outcome, Special, Writing};
 
 use crate::attributes::{attributes, kind, nanoseconds};
 use crate::errno::errno;
@@ -80,7 +80,7 @@ impl Operations {
             mode: Some(mode & 0o7777 & !umask),
             user: Some(request.uid()),
             group: Some(request.gid()),
-            modified_ns: None,
+            ..Attributes::default()
         }
     }
 
@@ -157,9 +157,7 @@ impl Operations {
                 None => self.cut(number, len)?,
             }
         }
-        let says_something =
-            new.mode.is_some() || new.user.is_some() || new.group.is_some() || new.modified_ns.is_some();
-        if says_something {
+        if !new.is_empty() {
             told(self.files.set(number, new))?;
         }
         told(self.files.entry(number)).map(|entry| attributes(&entry))
@@ -199,6 +197,18 @@ impl Operations {
         }
         let notes = told(self.files.notes(number))?;
         notes.into_iter().find(|(known, _)| known == name).map(|(_, value)| value).ok_or(Errno::ENODATA)
+    }
+}
+
+/// What a mode says that is to be made; nothing for a file.
+fn special(mode: u32) -> Answer<Option<Special>> {
+    match mode & 0o170_000 {
+        0 | 0o100_000 => Ok(None),
+        0o010_000 => Ok(Some(Special::Fifo)),
+        0o140_000 => Ok(Some(Special::Socket)),
+        0o020_000 => Ok(Some(Special::CharDevice)),
+        0o060_000 => Ok(Some(Special::BlockDevice)),
+        _ => Err(Errno::EINVAL),
     }
 }
 
@@ -274,7 +284,7 @@ impl Filesystem for Operations {
         user: Option<u32>,
         group: Option<u32>,
         len: Option<u64>,
-        _accessed: Option<TimeOrNow>,
+        accessed: Option<TimeOrNow>,
         modified: Option<TimeOrNow>,
         _changed: Option<SystemTime>,
         handle: Option<FileHandle>,
@@ -284,7 +294,13 @@ impl Filesystem for Operations {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let new = Attributes { mode, user, group, modified_ns: modified.map(nanoseconds) };
+        let new = Attributes {
+            mode,
+            user,
+            group,
+            modified_ns: modified.map(nanoseconds),
+            accessed_ns: accessed.map(nanoseconds),
+        };
         match self.set_attributes(number.0, handle, len, &new) {
             Ok(set) => reply.attr(&BELIEVED, &set),
             Err(error) => reply.error(error),
@@ -305,18 +321,17 @@ impl Filesystem for Operations {
         name: &OsStr,
         mode: u32,
         umask: u32,
-        _device: u32,
+        device: u32,
         reply: ReplyEntry,
     ) {
-        const KIND: u32 = 0o170_000;
-        const REGULAR: u32 = 0o100_000;
-        if !matches!(mode & KIND, 0 | REGULAR) {
-            return reply.error(Errno::EPERM);
-        }
-        let made = new_name(name).and_then(|name| {
-            let writing = told(self.files.create(parent.0, name, &self.of_new(request, mode, umask)))?;
-            told(self.files.close_writer(&writing))?;
-            told(self.files.entry(writing.number))
+        let new = self.of_new(request, mode, umask);
+        let made = new_name(name).and_then(|name| match special(mode)? {
+            Some(special) => told(self.files.make_special(parent.0, name, (special, device), &new)),
+            None => {
+                let writing = told(self.files.create(parent.0, name, &new))?;
+                told(self.files.close_writer(&writing))?;
+                told(self.files.entry(writing.number))
+            }
         });
         match made {
             Ok(entry) => reply.entry(&BELIEVED, &attributes(&entry), GENERATION),

@@ -22,7 +22,7 @@ impl State {
             Op::Commit(session, checkpoint, revived) => self.check_commit(*session, checkpoint, revived),
             Op::Publish(session, checkpoints, revived) => self.check_publish(*session, checkpoints, revived),
             Op::Name(named) => self.tree.check_name(named),
-            Op::Unname(parent, name) => self.tree.check_unname(*parent, name),
+            Op::Unname(parent, name, _) => self.tree.check_unname(*parent, name),
             Op::End(session) | Op::Fence(session) | Op::Forward(session, _) => {
                 self.session(*session).map(drop)
             }
@@ -169,8 +169,8 @@ impl State {
                 let gone = self.tree.name((**named).clone());
                 self.drop_versions(gone);
             }
-            Op::Unname(parent, name) => {
-                let gone = self.tree.unname(*parent, name);
+            Op::Unname(parent, name, now_ns) => {
+                let gone = self.tree.unname(*parent, name, *now_ns);
                 self.drop_versions(gone);
             }
             Op::End(session) | Op::Fence(session) => _ = self.sessions.remove(session),

@@ -8,7 +8,7 @@
 //! forwards:   varint count; each: pack name, locator of the table, varint record
 //! damaged:    varint count; each: pack name, varint ranges, each varint from, varint to
 //! pool:       its promise, settled epoch, changes since, members
-//! tree:       varint count; each: number of the directory, name, node
+//! tree:       zigzag when the root changed, varint count; each: number of the directory, name, node
 //! drain:      where to, what has arrived, how far the names are there; whom this catalog follows
 //! ```
 

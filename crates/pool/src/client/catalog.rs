@@ -171,7 +171,7 @@ fn are_done(ops: &[Op], state: &State) -> bool {
             })
         }),
         Op::Name(named) => state.tree().get(named.node.number) == Some(&**named),
-        Op::Unname(parent, name) => state.tree().find(*parent, name).is_none(),
+        Op::Unname(parent, name, _) => state.tree().find(*parent, name).is_none(),
         Op::End(session) | Op::Fence(session) => !state.sessions().contains_key(session),
         Op::Forward(_, tables) => tables
             .iter()

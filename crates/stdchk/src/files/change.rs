@@ -1,6 +1,6 @@
 //! Changing names and what they lead to.
 
-use stdchk_catalog::tree::{self, Body, Named, Node, ROOT, TARGET_BYTES_MAX};
+use stdchk_catalog::tree::{self, Body, Named, Node, ROOT, Special, TARGET_BYTES_MAX};
 use stdchk_catalog::{Op, State};
 use stdchk_engine::session::random_u64;
 use stdchk_object::{Error, Kind};
@@ -9,7 +9,7 @@ use super::fault::{Fault, Outcome};
 use super::{Entry, Files, entry_of, now};
 
 /// What is new about something.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Permissions: the lower twelve bits of the mode.
     pub mode: Option<u32>,
@@ -19,6 +19,8 @@ pub struct Attributes {
     pub group: Option<u32>,
     /// When its bytes or names changed last, in nanoseconds since 1970.
     pub modified_ns: Option<i64>,
+    /// When it was read last.
+    pub accessed_ns: Option<i64>,
 }
 
 impl Attributes {
@@ -33,6 +35,7 @@ impl Attributes {
             group: self.group.unwrap_or(0),
             modified_ns: self.modified_ns.unwrap_or(now),
             changed_ns: now,
+            accessed_ns: self.accessed_ns.unwrap_or(now),
             notes: Vec::new(),
         }
     }
@@ -42,7 +45,13 @@ impl Attributes {
         node.user = self.user.unwrap_or(node.user);
         node.group = self.group.unwrap_or(node.group);
         node.modified_ns = self.modified_ns.unwrap_or(node.modified_ns);
+        node.accessed_ns = self.accessed_ns.unwrap_or(node.accessed_ns);
         node.changed_ns = now();
+    }
+
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Attributes::default()
     }
 }
 
@@ -117,7 +126,18 @@ impl Files {
         self.make(parent, name, attributes, Body::Link(target.to_owned()))
     }
 
-    /// Removes the name of a file or a link, with all versions. Who has it open goes on.
+    /// Makes a pipe, a socket or a device.
+    pub fn make_special(
+        &self,
+        parent: u64,
+        name: &str,
+        (special, device): (Special, u32),
+        attributes: &Attributes,
+    ) -> Outcome<Entry> {
+        self.make(parent, name, attributes, Body::Special(special, device))
+    }
+
+    /// Removes the name of anything but a directory, with all versions. Who has it open goes on.
     pub fn remove(&self, parent: u64, name: &str) -> Outcome<()> {
         self.check_writable()?;
         if self.forget_new(parent, name) {
@@ -127,7 +147,7 @@ impl Files {
             let node = state.tree().find(parent, name).ok_or(Fault::Missing)?;
             match node.is_directory() {
                 true => Err(Fault::IsDirectory),
-                false => Ok((vec![Op::Unname(parent, name.to_owned())], node.number)),
+                false => Ok((vec![Op::Unname(parent, name.to_owned(), now())], node.number)),
             }
         })?;
         self.note_removed(number);
@@ -142,7 +162,7 @@ impl Files {
                 return Err(Fault::NotDirectory);
             }
             self.check_empty(state, node.number)?;
-            Ok((vec![Op::Unname(parent, name.to_owned())], ()))
+            Ok((vec![Op::Unname(parent, name.to_owned(), now())], ()))
         })
     }
 
@@ -162,6 +182,7 @@ impl Files {
             number.and_then(|number| table.writing.get(&number).cloned())
         };
         let Some(writing) = writing else { return false };
+        self.touch(parent);
         let mut inner = writing.inner();
         // It may have come to be known just now.
         let was_new = inner.place.take().is_some();
@@ -236,6 +257,10 @@ impl Files {
         let mut table = self.table();
         table.names.remove(&(from.0, from.1.to_owned()));
         table.names.insert((to.0, to.1.to_owned()), number);
+        drop(table);
+        self.touch(from.0);
+        self.touch(to.0);
+        inner.node.changed_ns = now();
         Ok(true)
     }
 
@@ -252,7 +277,13 @@ impl Files {
     /// Changes what can be said of something.
     pub fn set(&self, number: u64, attributes: &Attributes) -> Outcome<()> {
         self.check_writable()?;
-        let writing = self.table().writing.get(&number).cloned();
+        let writing = {
+            let mut table = self.table();
+            if attributes.modified_ns.is_some() {
+                table.touched.remove(&number);
+            }
+            table.writing.get(&number).cloned()
+        };
         if let Some(writing) = writing {
             let mut inner = writing.inner();
             attributes.put_on(&mut inner.node);

@@ -31,7 +31,7 @@ pub use change::Attributes;
 pub use fault::{Fault, Outcome};
 pub use opened::Opened;
 pub use room::Room;
-pub use stdchk_catalog::tree::{NAME_BYTES_MAX, ROOT as ROOT_NUMBER};
+pub use stdchk_catalog::tree::{NAME_BYTES_MAX, ROOT as ROOT_NUMBER, Special};
 pub use writing::Writing;
 
 /// How old what is known of the names may be.
@@ -71,6 +71,8 @@ struct Table {
     writing: HashMap<u64, Arc<Writing>>,
     /// Those that nobody else knows yet, by directory and name.
     names: HashMap<(u64, String), u64>,
+    /// When such a name in a directory changed last.
+    touched: HashMap<u64, i64>,
     /// What those were like when they were opened that are read.
     reading: HashMap<u64, (u32, Entry)>,
 }
@@ -84,6 +86,8 @@ pub enum Sort {
     File,
     /// A symbolic link.
     Link,
+    /// What the kernel gives a meaning to; with a device's number.
+    Special(Special, u32),
 }
 
 /// What can be said of a file, a directory or a link.
@@ -105,6 +109,8 @@ pub struct Entry {
     pub modified_ns: i64,
     /// When anything of it changed last.
     pub changed_ns: i64,
+    /// When it was read last, as somebody said.
+    pub accessed_ns: i64,
     /// Names that lead to it: 0 when it is only open.
     pub links: u32,
 }
@@ -165,6 +171,11 @@ impl Files {
         locked(&self.table)
     }
 
+    /// Notes that a name in a directory has changed that nobody else knows.
+    fn touch(&self, directory: u64) {
+        self.table().touched.insert(directory, now());
+    }
+
     /// Bytes that one file may keep in memory.
     fn overlay_max(&self) -> usize {
         self.save.memory / OVERLAY_PART
@@ -206,14 +217,20 @@ impl Files {
 
     /// What is known of a number.
     pub fn entry(&self, number: u64) -> Outcome<Entry> {
-        let (writing, reading) = {
+        let (writing, reading, touched) = {
             let table = self.table();
-            (table.writing.get(&number).cloned(), table.reading.get(&number).map(|(_, entry)| entry.clone()))
+            let reading = table.reading.get(&number).map(|(_, entry)| entry.clone());
+            (table.writing.get(&number).cloned(), reading, table.touched.get(&number).copied())
         };
         let state = self.state()?;
         let there = state.tree().get(number).map(|named| entry_of(&state, &named.node));
+        let there = there.or_else(|| (number == ROOT).then(|| root(&state)));
+        let there = there.map(|entry| Entry {
+            modified_ns: entry.modified_ns.max(touched.unwrap_or(i64::MIN)),
+            changed_ns: entry.changed_ns.max(touched.unwrap_or(i64::MIN)),
+            ..entry
+        });
         match (number, writing) {
-            (ROOT, _) => Ok(root(&state)),
             (_, Some(writing)) => {
                 let inner = writing.inner();
                 let known = there.is_some() || (inner.place.is_some() && !inner.is_removed);
@@ -352,7 +369,7 @@ impl Files {
         let node = named.node.clone();
         let layers = match (&node.body, newest(&state, &node)) {
             (Body::Directory, _) => return Err(Fault::IsDirectory),
-            (Body::Link(_), _) => return Err(Fault::Invalid),
+            (Body::Link(_) | Body::Special(..), _) => return Err(Fault::Invalid),
             (Body::File(_), None) => Layered::default(),
             (Body::File(_), Some(version)) => {
                 drop(table);
@@ -390,6 +407,8 @@ impl Files {
         }
         table.names.insert((parent, name.to_owned()), number);
         table.writing.insert(number, writing.clone());
+        drop(table);
+        self.touch(parent);
         Ok(writing)
     }
 
@@ -432,7 +451,7 @@ fn newest(state: &State, node: &Node) -> Option<Version> {
 }
 
 fn root(state: &State) -> Entry {
-    let newest = state.tree().list(ROOT, "").map(|named| named.node.changed_ns).max().unwrap_or(0);
+    let newest = state.tree().root_changed_ns();
     Entry {
         number: ROOT,
         sort: Sort::Directory,
@@ -442,6 +461,7 @@ fn root(state: &State) -> Entry {
         group: 0,
         modified_ns: newest,
         changed_ns: newest,
+        accessed_ns: newest,
         links: 2,
     }
 }
@@ -451,6 +471,7 @@ fn entry_of(state: &State, node: &Node) -> Entry {
     let (sort, len) = match &node.body {
         Body::Directory => (Sort::Directory, 0),
         Body::Link(target) => (Sort::Link, target.len() as u64),
+        Body::Special(special, device) => (Sort::Special(*special, *device), 0),
         Body::File(_) => (Sort::File, newest(state, node).map_or(0, len_of)),
     };
     Entry {
@@ -462,6 +483,7 @@ fn entry_of(state: &State, node: &Node) -> Entry {
         group: node.group,
         modified_ns: node.modified_ns,
         changed_ns: node.changed_ns,
+        accessed_ns: node.accessed_ns,
         links: if sort == Sort::Directory { 2 } else { 1 },
     }
 }
