@@ -456,6 +456,8 @@ pub enum Role {
     Supervisor,
     /// It answers the kernel.
     Server,
+    /// It does so in the place of one that has crashed.
+    Successor,
 }
 
 /// What to restore and where to.

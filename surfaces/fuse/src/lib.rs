@@ -4,9 +4,11 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod beneath;
 mod errno;
 mod handles;
 mod operations;
+mod process;
 mod unmount;
 
 use std::io;
@@ -17,7 +19,7 @@ use fuser::{Config, MountOption, Session, SessionACL};
 use stdchk::files::Files;
 
 use operations::Operations;
-pub use unmount::{is_alive, server_of, unmount};
+pub use unmount::{is_alive, is_mounted, server_of, unmount};
 
 /// Threads that answer the kernel. Some may wait for the store.
 const THREADS: usize = 8;
@@ -29,6 +31,8 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Whether it can only be read.
     pub read_only: bool,
+    /// Whether it takes the place of a mount whose process is gone.
+    pub replaces: bool,
 }
 
 /// A mount that the kernel knows, and that nobody answers for yet.
@@ -54,7 +58,15 @@ impl Mount {
         config.n_threads = Some(THREADS);
         config.clone_fd = true;
         let files = Arc::new(files);
-        let session = Session::new(Operations::new(files.clone()), directory, &config)?;
+        let operations = || Operations::new(files.clone());
+        let session = match options.replaces {
+            true => beneath::mount(operations(), directory, &config).or_else(|error| {
+                tracing::debug!("a gap between two mounts cannot be avoided: {error}");
+                unmount(directory, true)?;
+                Session::new(operations(), directory, &config)
+            }),
+            false => Session::new(operations(), directory, &config),
+        }?;
         Ok(Mount { session, files })
     }
 

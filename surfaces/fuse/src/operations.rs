@@ -17,6 +17,7 @@ use stdchk::files::{Attributes, Entry, Fault, Files, NAME_BYTES_MAX, Outcome, Sp
 use crate::attributes::{attributes, kind, nanoseconds};
 use crate::errno::errno;
 use crate::handles::{Handle, Handles};
+use crate::process::{has_open, process_of};
 use crate::unmount::PROCESS;
 
 /// How long the kernel may believe what it was told of names and attributes.
@@ -43,13 +44,6 @@ fn text(name: &OsStr) -> Answer<&str> {
 /// A name for something new.
 fn new_name(name: &OsStr) -> Answer<&str> {
     if name.len() > NAME_BYTES_MAX { Err(Errno::ENAMETOOLONG) } else { text(name) }
-}
-
-/// The process of a thread: who opens a file in one thread may close it in another.
-fn process_of(thread: u32) -> u32 {
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-    line.and_then(|id| id.trim().parse().ok()).unwrap_or(thread)
 }
 
 fn told<T>(outcome: Outcome<T>) -> Answer<T> {
@@ -452,10 +446,12 @@ impl Filesystem for Operations {
         }
     }
 
-    fn flush(&self, request: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, request: &Request, number: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         let flushed = self.handle(handle).and_then(|handle| match &*handle {
-            // Others who got it from the one that opened it may go on with it.
-            Handle::Write { writing, opener } if *opener == process_of(request.pid()) => {
+            // Others who got it from the one that opened it may go on with it, and so may that one.
+            Handle::Write { writing, opener }
+                if *opener == process_of(request.pid()) && !has_open(*opener, number.0) =>
+            {
                 told(self.files.flush(writing))
             }
             _ => Ok(()),

@@ -38,6 +38,19 @@ pub fn server_of(directory: &Path) -> Option<u32> {
     std::str::from_utf8(&value[..len]).ok()?.parse().ok()
 }
 
+/// Whether anything is mounted on a directory, also if its process is gone.
+pub fn is_mounted(directory: &Path) -> bool {
+    let Ok(path) = std::path::absolute(directory) else { return false };
+    // The directory itself may answer no question.
+    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+    let path = parent.zip(path.file_name()).map_or(path.clone(), |(parent, name)| parent.join(name));
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // As the kernel writes it there.
+    let escaped =
+        path.display().to_string().replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011");
+    mounts.lines().any(|line| line.split(' ').nth(4) == Some(escaped.trim_end_matches('/')))
+}
+
 /// Whether a process is there and does something.
 pub fn is_alive(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();

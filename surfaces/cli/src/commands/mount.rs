@@ -17,9 +17,9 @@ use super::{memory, open, open_or_create};
 use crate::args::{Cli, MountArgs, Role};
 use crate::output::Out;
 
-/// One that crashes sooner than this after it was started, so often in a row, is not started again.
-const CRASHED_AT_ONCE: Duration = Duration::from_secs(5);
-const CRASHES_MAX: u32 = 5;
+/// The pause before one that crashed is started again; twice as long each time that it was not even ready.
+const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long an unmount waits until everything is stored.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -28,7 +28,7 @@ pub fn mount(cli: &Cli, out: &Out, args: &MountArgs) -> Result<u8> {
         _ if args.foreground => serve(cli, out, args),
         None => leave_behind(out, args),
         Some(Role::Supervisor) => supervise(args),
-        Some(Role::Server) => serve(cli, out, args),
+        Some(Role::Server | Role::Successor) => serve(cli, out, args),
     }
 }
 
@@ -115,11 +115,10 @@ fn log_name(directory: &Path) -> String {
 
 /// Starts the one that answers the kernel, and starts it again when it has crashed.
 fn supervise(args: &MountArgs) -> Result<u8> {
-    let mut crashes = 0;
-    let mut is_first = true;
+    let (mut pause, mut is_first) = (PAUSE, true);
     loop {
-        let begun = Instant::now();
-        let (mut child, said) = start(again("server")?)?;
+        let (mut child, said) = start(again(if is_first { "server" } else { "successor" })?)?;
+        pause = if said.is_some() { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
         if let (Some(line), true) = (said, is_first) {
             println!("{}", line.trim_end());
             is_first = false;
@@ -128,16 +127,12 @@ fn supervise(args: &MountArgs) -> Result<u8> {
         if is_first || status.success() {
             return Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1));
         }
-        crashes = if begun.elapsed() < CRASHED_AT_ONCE { crashes + 1 } else { 0 };
-        if crashes > CRASHES_MAX {
-            let text = format!("the mount on {} crashes again and again", args.directory.display());
-            return Err(Error::new(Kind::Io, text));
-        }
         tracing::error!("the process of the mount ended: {status}; it is started again");
-        if let Err(error) = stdchk_fuse::unmount(&args.directory, true) {
-            tracing::warn!("what was left of the mount cannot be removed: {error}");
+        std::thread::sleep(pause);
+        if !stdchk_fuse::is_mounted(&args.directory) {
+            tracing::info!("{} was unmounted", args.directory.display());
+            return Ok(0);
         }
-        std::thread::sleep(Duration::from_millis(20) * 2u32.pow(crashes.min(6)));
     }
 }
 
@@ -153,7 +148,11 @@ fn serve(cli: &Cli, out: &Out, args: &MountArgs) -> Result<u8> {
         ..SaveOptions::default()
     };
     let files = Files::open(repository, save, args.read_only)?;
-    let options = MountOptions { allow_other: args.allow_other, read_only: args.read_only };
+    let options = MountOptions {
+        allow_other: args.allow_other,
+        read_only: args.read_only,
+        replaces: args.role == Some(Role::Successor),
+    };
     let mount = Mount::new(files, directory, &options).map_err(|error| {
         let text = format!(
             "cannot mount on {}: it must be a directory of yours with nothing in it; who is not root needs fusermount3 (Debian's package fuse3), and for --allow-other user_allow_other in /etc/fuse.conf",

@@ -1,0 +1,427 @@
+//! Mounts: the programs of others on them, and what becomes of them when processes, rooms and pools go.
+
+mod pools;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use pools::Pool;
+use stdchk_kit::{Hosts, Random};
+
+/// A mount that ends with the test.
+struct Mounted {
+    dir: tempfile::TempDir,
+    store: String,
+}
+
+impl Mounted {
+    fn new(options: &[&str]) -> Mounted {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = dir.path().join("store").display().to_string();
+        let mounted = Mounted { dir, store };
+        mounted.mount(options);
+        mounted
+    }
+
+    fn root(&self) -> PathBuf {
+        self.dir.path().join("mnt")
+    }
+
+    fn stdchk(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stdchk"));
+        command.env("STDCHK_STORE", &self.store).env_remove("STDCHK_LOG").args(args);
+        command
+    }
+
+    fn mount(&self, options: &[&str]) {
+        let root = self.root();
+        std::fs::create_dir_all(&root).expect("a directory");
+        let log = self.dir.path().join("log").display().to_string();
+        let args = ["mount", "--log", &log, root.to_str().expect("text")];
+        let output = self.stdchk(&args).args(options).output().expect("the binary starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn umount(&self) {
+        let output =
+            self.stdchk(&["umount", self.root().to_str().expect("text")]).output().expect("it starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// The process that answers the kernel.
+    fn server(&self) -> Option<u32> {
+        let output = Command::new("python3")
+            .args(["-c", "import os,sys; print(os.getxattr(sys.argv[1], 'user.stdchk.process').decode())"])
+            .arg(self.root())
+            .output()
+            .expect("python3");
+        String::from_utf8_lossy(&output.stdout).trim().parse().ok()
+    }
+
+    /// Runs a script in the mount, which must succeed.
+    fn sh(&self, script: &str) -> String {
+        let output = self.try_sh(script);
+        let (said, errors) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{script}: {said}{errors}{}", self.log());
+        said
+    }
+
+    fn try_sh(&self, script: &str) -> Output {
+        let script = format!("set -eu\n{script}");
+        Command::new("sh").arg("-c").arg(script).current_dir(self.root()).output().expect("sh")
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let root = self.root();
+        let _ = self.stdchk(&["umount", "--lazy", root.to_str().expect("text")]).output();
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Whether mounts are allowed here; says so where they are not.
+fn can_mount() -> bool {
+    let can = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    if !can {
+        eprintln!("not tested: /dev/fuse cannot be opened here");
+    }
+    can
+}
+
+/// A program of others that was built for the tests.
+fn tool(name: &str) -> Option<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from);
+    let path = target.join("tools/bin").join(name);
+    if !path.exists() {
+        eprintln!("not tested: {} is missing; 'scripts/setup test' makes it", path.display());
+    }
+    path.exists().then_some(path)
+}
+
+#[test]
+fn everyday_programs_work() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new(&[]);
+    mounted
+        .sh("mkdir -p a/b; echo one > a/b/f; test \"$(cat a/b/f)\" = one; test \"$(stat -c %s a/b/f)\" = 4");
+    // A file that several processes write one after the other is one file.
+    mounted.sh("{ echo 1; sh -c 'echo 2'; (echo 3); echo 4; } > log; test \"$(tr -d '\\n' < log)\" = 1234");
+    mounted.sh("echo 5 >> log; test \"$(wc -l < log)\" = 5; : > log; test ! -s log");
+    mounted.sh("cp -r /usr/include/linux big; diff -r /usr/include/linux big; du -s big > /dev/null");
+    mounted
+        .sh("tar -cf t.tar big; mkdir again; tar -C again -xf t.tar; diff -r big again/big; rm -r big again");
+    mounted.sh("ln -s a/b/f link; test \"$(cat link)\" = one; mv a/b c; test \"$(cat c/f)\" = one; rmdir a");
+    mounted.sh(
+        "truncate -s 10M sparse; test \"$(stat -c %s sparse)\" = 10485760; cp sparse copy; cmp sparse copy",
+    );
+    mounted.sh("echo two > c/f.tmp; mv c/f.tmp c/f; test \"$(cat c/f)\" = two; chmod 600 c/f; touch -d 2001-02-03 c/f");
+    mounted.sh("test \"$(stat -c '%a %y' c/f | cut -c1-14)\" = '600 2001-02-03'; df . > /dev/null; find . > /dev/null");
+    mounted.sh("exec 3> open; echo x >&3; rm open; echo y >&3; exec 3>&-; test ! -e open");
+    let python = "import mmap, os\n\
+        data = os.urandom(300000)\n\
+        open('m', 'wb').write(data)\n\
+        f = open('m', 'rb'); assert mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)[:] == data\n\
+        os.setxattr('m', 'user.who', b'me'); assert os.getxattr('m', 'user.who') == b'me'\n\
+        import sqlite3\n\
+        for round in range(3):\n    \
+            db = sqlite3.connect('db'); db.execute('create table if not exists t(a, b)')\n    \
+            db.executemany('insert into t values(?, ?)', [(i, os.urandom(50)) for i in range(2000)])\n    \
+            db.commit(); db.close()\n\
+        db = sqlite3.connect('db'); assert db.execute('select count(*) from t').fetchone() == (6000,)\n\
+        assert db.execute('pragma integrity_check').fetchone() == ('ok',)\n";
+    std::fs::write(mounted.dir.path().join("try.py"), python).expect("a file");
+    mounted.sh("python3 ../try.py");
+    // All is there after it was unmounted, and mounted again.
+    let before = mounted.sh("find . -type f -exec sha256sum {} + | sort");
+    mounted.umount();
+    mounted.mount(&["--read-only"]);
+    assert_eq!(mounted.sh("find . -type f -exec sha256sum {} + | sort"), before);
+    let refused = mounted.try_sh("echo x > new");
+    assert!(!refused.status.success() && text(&refused.stderr).contains("Read-only file system"));
+}
+
+#[test]
+fn a_suite_for_files_of_others_finds_nothing() {
+    let Some(fsx) = tool("fsx").filter(|_| can_mount()) else { return };
+    let mounted = Mounted::new(&["--durability", "staged"]);
+    let (seeds, operations) =
+        if std::env::var_os("STDCHK_TEST_LONG").is_some() { (20, "20000") } else { (3, "2000") };
+    for seed in 0..seeds {
+        let file = mounted.root().join(format!("fsx{seed}"));
+        let mut command = Command::new(&fsx);
+        command.args(["-N", operations, "-S", &seed.to_string(), "-P"]).arg(mounted.dir.path()).arg(file);
+        let output = command.output().expect("fsx");
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(output.status.success() && said.contains("A-OK"), "seed {seed}: {said}{}", mounted.log());
+    }
+}
+
+/// What the suite for names wants that a mount does not do: docs/MOUNT.md says why.
+const NOT_DONE: [&str; 6] = [
+    "link::",
+    "rename::preserve_metadata::",
+    "rename::to_multiply_linked::",
+    "unlink::unchanged_ctime_failed::",
+    "unlink::update_ctime_success::",
+    "rename::updates_link_parent",
+];
+
+#[test]
+fn a_suite_for_names_of_others_finds_only_what_is_known() {
+    let Some(suite) = tool("pjdfstest").filter(|_| can_mount()) else { return };
+    if !Command::new("id").arg("-u").output().is_ok_and(|id| text(&id.stdout).trim() == "0") {
+        eprintln!("not tested: the suite wants to be root");
+        return;
+    }
+    let mounted = Mounted::new(&["--durability", "staged", "--allow-other"]);
+    // Others must reach it.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(mounted.dir.path(), open).expect("ours");
+    let config = "[features]\nposix_fallocate = {}\nrename_ctime = {}\nutime_now = {}\nutimensat = {}\n\
+        [settings]\nnaptime = 0.05\nallow_remount = false\n\
+        [dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"], [\"bin\", \"bin\"]]\n";
+    let path = mounted.dir.path().join("pjd.toml");
+    std::fs::write(&path, config).expect("a file");
+    let output = Command::new(suite).arg("-c").arg(path).arg("-p").arg(mounted.root()).output().expect("it");
+    let said = text(&output.stdout);
+    let named = |state: &str| -> Vec<String> {
+        let lines = said.lines().filter(|line| line.ends_with(state));
+        lines.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+    };
+    let failed = named(" FAILED");
+    let unknown: Vec<&String> =
+        failed.iter().filter(|test| !NOT_DONE.iter().any(|known| test.starts_with(known))).collect();
+    assert!(unknown.is_empty(), "{unknown:?}\n{said}");
+    let passed = named(" ok").len();
+    assert!(passed > 300, "{passed} passed: {said}{}", text(&output.stderr));
+}
+
+/// A shell on a host of its own: mounts that it makes are seen by what it runs.
+struct Shell {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Shell {
+    fn on(pool: &Pool, host: usize) -> Shell {
+        let mut command = match &pool.hosts {
+            Some(hosts) => hosts.command(host, "sh"),
+            None => Command::new("sh"),
+        };
+        command.env("STDCHK_STORE", &pool.place).env("STDCHK_POOL_KEY", pool.path("key"));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("sh");
+        let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+        Shell { child, input, output: BufReader::new(output) }
+    }
+
+    /// Runs a command; whether it succeeded, and what it said.
+    fn run(&mut self, command: &str) -> (bool, String) {
+        writeln!(self.input, "{{ {command}; }} 2>&1; echo \"done $?\"").expect("it listens");
+        let mut said = String::new();
+        loop {
+            let mut line = String::new();
+            assert!(self.output.read_line(&mut line).expect("it speaks") > 0, "{command}: the shell ended");
+            if let Some(code) = line.strip_prefix("done ") {
+                return (code.trim() == "0", said);
+            }
+            said += &line;
+        }
+    }
+
+    fn must(&mut self, command: &str) -> String {
+        let (succeeded, said) = self.run(command);
+        assert!(succeeded, "{command}: {said}");
+        said
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn two_mounts_of_a_pool_see_each_other_and_the_loss_of_the_pool_is_an_error() {
+    if !can_mount() {
+        return;
+    }
+    let mut pool = Pool::start_on(Hosts::new(2), &["--replicas", "2"]);
+    let lenders = [pool.join_on(1, &["--memory", "256MiB"]), pool.join_on(2, &["--memory", "256MiB"])];
+    let program = env!("CARGO_BIN_EXE_stdchk");
+    let roots: Vec<String> =
+        (1..=2).map(|host| pool.path(&format!("mnt{host}")).display().to_string()).collect();
+    let mut shells: Vec<Shell> = (1..=2).map(|host| Shell::on(&pool, host)).collect();
+    for (shell, root) in shells.iter_mut().zip(&roots) {
+        shell.must(&format!("mkdir {root} && {program} mount {root} --log {root}.log"));
+    }
+    std::fs::write(pool.path("in"), Random::new(3).bytes(20 << 20)).expect("a file");
+    let state = pool.path("in").display().to_string();
+    for round in 0..3usize {
+        let (one, other) = (round % 2, (round + 1) % 2);
+        shells[one].must(&format!("cp {state} {}/f{round}", roots[one]));
+        let begun = Instant::now();
+        while !shells[other].run(&format!("cmp {state} {}/f{round}", roots[other])).0 {
+            assert!(begun.elapsed() < Duration::from_secs(1), "it is not seen within a second");
+        }
+    }
+    // Of what is being written nothing is seen elsewhere.
+    shells[0].must(&format!("exec 3> {}/part && echo some >&3", roots[0]));
+    std::thread::sleep(Duration::from_millis(600));
+    assert!(!shells[1].run(&format!("test -e {}/part", roots[1])).0);
+    shells[0].must("exec 3>&-");
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(shells[1].must(&format!("cat {}/part", roots[1])), "some\n");
+    // The pool goes away: errors, and nobody hangs.
+    lenders.into_iter().for_each(|lender| lender.kill());
+    pool.manager.take().expect("a manager").kill();
+    let begun = Instant::now();
+    let (succeeded, said) = shells[0].run(&format!("timeout 100 cp {state} {}/lost", roots[0]));
+    assert!(!succeeded, "{said}");
+    let (succeeded, said) = shells[1].run(&format!("timeout 100 cat {}/f0 > /dev/null", roots[1]));
+    assert!(!succeeded, "{said}");
+    assert!(begun.elapsed() < Duration::from_secs(90), "{:?}", begun.elapsed());
+    for (shell, root) in shells.iter_mut().zip(&roots) {
+        shell.run(&format!("{program} umount --lazy {root}"));
+    }
+}
+
+#[test]
+fn a_full_store_says_so_and_keeps_what_was_there() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let small = dir.path().join("small");
+    std::fs::create_dir(&small).expect("a directory");
+    let tmpfs = Command::new("mount").args(["-t", "tmpfs", "-o", "size=24m", "small"]).arg(&small).status();
+    if !tmpfs.is_ok_and(|status| status.success()) {
+        eprintln!("not tested: tmpfs cannot be mounted here");
+        return;
+    }
+    let mounted = Mounted { store: small.join("store").display().to_string(), dir };
+    mounted.mount(&[]);
+    std::fs::write(mounted.dir.path().join("in"), Random::new(1).bytes(6 << 20)).expect("a file");
+    std::fs::write(mounted.dir.path().join("large"), Random::new(2).bytes(60 << 20)).expect("a file");
+    mounted.sh("cp ../in kept; sync kept");
+    for name in ["new", "kept"] {
+        let refused = mounted.try_sh(&format!("cp ../large {name}"));
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success() && said.contains("No space left on device"), "{said}");
+        mounted.sh("cmp ../in kept; test ! -e new");
+    }
+    // What is removed makes room.
+    mounted.sh("rm kept");
+    for _ in 0..3 {
+        assert!(mounted.stdchk(&["gc"]).output().expect("it starts").status.success());
+    }
+    mounted.sh("cp ../in again; cmp ../in again");
+    mounted.umount();
+    let _ = Command::new("umount").arg("-l").arg(&small).status();
+}
+
+/// The process of the mount is killed again and again while others write: what was closed is there, nothing is there in part, nobody hangs.
+#[test]
+fn what_was_closed_survives_the_death_of_the_mount() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new(&["--durability", "staged"]);
+    let root = mounted.root();
+    let kills = 50;
+    let stop = AtomicBool::new(false);
+    let closed: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(0)).collect();
+    let tried: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(0)).collect();
+    let content = |writer: usize, version: u64| {
+        let len = [3000, 200_000, 9_000_000][writer] + version as usize % 1000;
+        Random::new(version * 10 + writer as u64).bytes(len)
+    };
+    std::thread::scope(|scope| {
+        for writer in 0..3usize {
+            let (root, stop, closed, tried, mounted) = (&root, &stop, &closed, &tried, &mounted);
+            scope.spawn(move || {
+                let source = mounted.dir.path().join(format!("in{writer}"));
+                for version in 1.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    std::fs::write(&source, content(writer, version)).expect("a file");
+                    tried[writer].store(version, Ordering::SeqCst);
+                    // Of the programs at hand this one says what close says.
+                    let mut copy = Command::new("timeout");
+                    copy.args(["60", "cp"]).arg(&source).arg(root.join(format!("f{writer}")));
+                    let status = copy.stderr(Stdio::null()).status().expect("cp");
+                    assert_ne!(status.code(), Some(124), "a writer hangs");
+                    if status.success() {
+                        closed[writer].store(version, Ordering::SeqCst);
+                    } else {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                }
+            });
+        }
+        // Also when something below fails: or the writers would never end.
+        let _stop = StopAtEnd(&stop);
+        let mut random = Random::new(77);
+        for kill in 0..kills {
+            std::thread::sleep(Duration::from_millis(20 + random.below(150)));
+            let server = until(|| mounted.server());
+            assert!(Command::new("kill").args(["-9", &server.to_string()]).status().expect("kill").success());
+            until(|| mounted.server().filter(|&there| there != server));
+            for writer in 0..3 {
+                let least = closed[writer].load(Ordering::SeqCst);
+                let mut bytes = Vec::new();
+                let read = std::fs::File::open(root.join(format!("f{writer}")))
+                    .and_then(|mut file| file.read_to_end(&mut bytes));
+                let most = tried[writer].load(Ordering::SeqCst);
+                match read {
+                    Err(_) if least == 0 => {}
+                    Err(error) => panic!("kill {kill}: f{writer} cannot be read: {error}\n{}", mounted.log()),
+                    Ok(_) => assert!(
+                        (least..=most).rev().any(|version| bytes == content(writer, version)),
+                        "kill {kill}: f{writer} is none of the versions {least} to {most}\n{}",
+                        mounted.log()
+                    ),
+                }
+            }
+        }
+    });
+    assert!(closed.iter().all(|closed| closed.load(Ordering::SeqCst) > 3), "{closed:?}");
+    mounted.umount();
+    assert!(mounted.stdchk(&["verify"]).output().expect("it starts").status.success());
+}
+
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn until<T>(mut there: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(there) = there() {
+            return there;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "it does not come");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
