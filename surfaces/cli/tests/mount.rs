@@ -155,6 +155,51 @@ fn everyday_programs_work() {
 }
 
 #[test]
+fn versions_are_shown_and_policies_act() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new(&[]);
+    mounted.sh("mkdir melt; for i in 1 2 3; do echo $i > melt/restart; done");
+    assert_eq!(
+        mounted.sh("ls -A . melt").split_whitespace().collect::<Vec<_>>(),
+        [".:", "melt", "melt:", "restart"]
+    );
+    assert_eq!(mounted.sh("cd melt/.versions/restart; cat $(ls | sort -n)"), "1\n2\n3\n");
+    assert_eq!(mounted.sh("ls melt/.versions"), "restart\n");
+    // A version is brought back as anybody would, and nobody changes one.
+    mounted.sh("cd melt; cp .versions/restart/$(ls .versions/restart | sort -n | head -1) restart; test $(cat restart) = 1");
+    for refused in [
+        "echo x > melt/.versions/restart/1",
+        "rm -r melt/.versions/restart",
+        "touch melt/.versions/x",
+        "mkdir melt/.versions",
+        "ls melt/restart/.versions",
+        "ls melt/.versions/nothing",
+    ] {
+        assert!(!mounted.try_sh(refused).status.success(), "{refused}");
+    }
+    let set = |path: &str, policy: &str| {
+        let script = "import os,sys; os.setxattr(sys.argv[1], 'user.stdchk.policy', sys.argv[2].encode())";
+        let mut command = Command::new("python3");
+        command.args(["-c", script, path, policy]).current_dir(mounted.root()).stderr(Stdio::null());
+        command.status().expect("python3").success()
+    };
+    assert!(set("melt", "keep-last=2") && !set("melt", "keep-some"));
+    mounted.sh("for i in 4 5 6; do echo $i > melt/restart; done; mkdir melt/deep; for i in 1 2 3; do echo $i > melt/deep/f; done");
+    assert_eq!(mounted.sh("cd melt/.versions/restart; cat $(ls | sort -n)"), "5\n6\n");
+    assert_eq!(mounted.sh("cd melt/deep/.versions/f; cat $(ls | sort -n)"), "2\n3\n");
+    // What a file says itself counts more; renaming over it counts as writing it.
+    assert!(set("melt/restart", "replace"));
+    mounted.sh("echo 7 > melt/restart; echo 8 > melt/new");
+    assert_eq!(mounted.sh("cat melt/.versions/restart/*"), "7\n");
+    mounted.sh("mv melt/new melt/deep/f");
+    assert_eq!(mounted.sh("cd melt/deep/.versions/f; cat $(ls | sort -n)"), "3\n8\n");
+    let script = "import os; print(*(os.getxattr('melt/deep/f', 'user.stdchk.' + name).decode() for name in ('versions', 'durability')))";
+    assert_eq!(mounted.sh(&format!("python3 -c \"{script}\"")), "2 local\n");
+}
+
+#[test]
 fn a_suite_for_files_of_others_finds_nothing() {
     let Some(fsx) = tool("fsx").filter(|_| can_mount()) else { return };
     let mounted = Mounted::new(&["--durability", "staged"]);

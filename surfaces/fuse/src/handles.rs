@@ -11,6 +11,8 @@ use stdchk::files::{Entry, Opened, Writing};
 pub enum Handle {
     /// A version, to be read; none of an empty file.
     Read { number: u64, opened: Option<Arc<Opened>> },
+    /// A version that is not the newest.
+    Version { opened: Arc<Opened> },
     /// A file that has no version yet, to be read by somebody else than those who write it.
     Watch { writing: Arc<Writing> },
     /// A file to be written, and the process that opened it.

@@ -9,6 +9,7 @@ mod errno;
 mod handles;
 mod operations;
 mod process;
+mod shown;
 mod unmount;
 
 use std::io;

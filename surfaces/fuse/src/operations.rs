@@ -12,12 +12,13 @@ use fuser::{
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use stdchk::files::{Attributes, Entry, Fault, Files, NAME_BYTES_MAX, Outcome, Special, Writing};
+use stdchk::files::{Attributes, Entry, Fault, Files, NAME_BYTES_MAX, Outcome, POLICY, Special, Writing};
 
 use crate::attributes::{attributes, kind, nanoseconds};
 use crate::errno::errno;
 use crate::handles::{Handle, Handles};
 use crate::process::{has_open, process_of};
+use crate::shown::{Showcase, Shown, VERSIONS, is_shown};
 use crate::unmount::PROCESS;
 
 /// How long the kernel may believe what it was told of names and attributes.
@@ -28,6 +29,8 @@ const WRITE_MAX: u32 = 1 << 20;
 const GENERATION: Generation = Generation(0);
 /// What `df` counts in.
 const BLOCK: u32 = 4096;
+/// How the notes begin that are not the users' own.
+const KNOWN: &str = "user.stdchk.";
 
 type Answer<T> = Result<T, Errno>;
 
@@ -35,6 +38,7 @@ type Answer<T> = Result<T, Errno>;
 pub struct Operations {
     files: Arc<Files>,
     handles: Handles,
+    showcase: Showcase,
 }
 
 fn text(name: &OsStr) -> Answer<&str> {
@@ -53,7 +57,7 @@ fn told<T>(outcome: Outcome<T>) -> Answer<T> {
 impl Operations {
     /// For some files.
     pub fn new(files: Arc<Files>) -> Operations {
-        Operations { files, handles: Handles::default() }
+        Operations { files, handles: Handles::default(), showcase: Showcase::default() }
     }
 
     fn handle(&self, handle: FileHandle) -> Answer<Arc<Handle>> {
@@ -66,7 +70,31 @@ impl Operations {
         }
         // What is no text is the name of nothing.
         let name = name.to_str().ok_or(Errno::ENOENT)?;
-        told(self.files.find(parent.0, name)).map(|entry| attributes(&entry))
+        let found = match name == VERSIONS || is_shown(parent.0) {
+            true => self.showcase.find(&self.files, parent.0, name),
+            false => self.files.find(parent.0, name),
+        };
+        told(found).map(|entry| attributes(&entry))
+    }
+
+    fn entry(&self, number: u64) -> Answer<Entry> {
+        told(match is_shown(number) {
+            true => self.showcase.get(number).and_then(|shown| self.showcase.entry(&self.files, shown)),
+            false => self.files.entry(number),
+        })
+    }
+
+    /// Opens a version that is not the newest.
+    fn open_shown(&self, number: u64, flags: OpenFlags) -> Answer<FileHandle> {
+        if flags.acc_mode() != OpenAccMode::O_RDONLY {
+            return Err(Errno::EROFS);
+        }
+        let Shown::Version { directory, name, sequence } = told(self.showcase.get(number))? else {
+            return Err(Errno::EISDIR);
+        };
+        let file = told(self.files.find(directory, &name))?.number;
+        let opened = told(self.files.open_version_to_read(file, sequence))?;
+        Ok(self.handles.add(Handle::Version { opened }))
     }
 
     fn of_new(&self, request: &Request, mode: u32, umask: u32) -> Attributes {
@@ -79,6 +107,9 @@ impl Operations {
     }
 
     fn open_file(&self, request: &Request, number: u64, flags: OpenFlags) -> Answer<FileHandle> {
+        if is_shown(number) {
+            return self.open_shown(number, flags);
+        }
         if flags.acc_mode() == OpenAccMode::O_RDONLY {
             let opened = told(self.files.open_to_read(number))?;
             return Ok(self.handles.add(match (opened, self.files.writing(number)) {
@@ -118,7 +149,7 @@ impl Operations {
     fn read_file(&self, handle: FileHandle, offset: u64, size: u32) -> Answer<Vec<u8>> {
         match &*self.handle(handle)? {
             Handle::Read { opened: None, .. } => Ok(Vec::new()),
-            Handle::Read { opened: Some(opened), .. } => {
+            Handle::Read { opened: Some(opened), .. } | Handle::Version { opened } => {
                 let len = opened.len().saturating_sub(offset).min(u64::from(size));
                 let mut bytes = vec![0; len as usize];
                 told(opened.read_at(offset, &mut bytes).map_err(Fault::from))?;
@@ -145,6 +176,9 @@ impl Operations {
         len: Option<u64>,
         new: &Attributes,
     ) -> Answer<FileAttr> {
+        if is_shown(number) {
+            return Err(Errno::EROFS);
+        }
         if let Some(len) = len {
             match handle.map(|handle| self.written(handle)) {
                 Some(writing) => told(writing?.set_len(&self.files, len))?,
@@ -176,6 +210,9 @@ impl Operations {
         if let Some(names) = &*names {
             return Ok(names.clone());
         }
+        if is_shown(*number) {
+            return Ok(names.insert(Arc::new(told(self.showcase.list(&self.files, *number))?)).clone());
+        }
         let mut all = Vec::new();
         let above = told(self.files.parent(*number))?;
         for (name, directory) in [(".", *number), ("..", above)] {
@@ -185,11 +222,32 @@ impl Operations {
         Ok(names.insert(Arc::new(all)).clone())
     }
 
+    /// What users noted, and what is known of the newest version.
+    fn notes(&self, number: u64) -> Answer<Vec<(String, Vec<u8>)>> {
+        if is_shown(number) {
+            return Ok(Vec::new());
+        }
+        let mut notes = told(self.files.notes(number))?;
+        let known = self.files.versions(number).unwrap_or_default();
+        if let Some(newest) = known.last() {
+            let stored = newest.written.to_string();
+            for (name, value) in [
+                ("version", newest.sequence.to_string().as_str()),
+                ("versions", known.len().to_string().as_str()),
+                ("durability", newest.durability.as_str()),
+                ("stored_bytes", stored.as_str()),
+            ] {
+                notes.push((format!("{KNOWN}{name}"), value.as_bytes().to_vec()));
+            }
+        }
+        Ok(notes)
+    }
+
     fn note(&self, number: u64, name: &str) -> Answer<Vec<u8>> {
         if name == PROCESS {
             return Ok(std::process::id().to_string().into_bytes());
         }
-        let notes = told(self.files.notes(number))?;
+        let notes = self.notes(number)?;
         notes.into_iter().find(|(known, _)| known == name).map(|(_, value)| value).ok_or(Errno::ENODATA)
     }
 }
@@ -209,7 +267,11 @@ fn special(mode: u32) -> Answer<Option<Special>> {
 /// Notes that users may make: those of the system mean nothing here.
 fn note_name(name: &OsStr) -> Answer<&str> {
     let name = text(name)?;
-    if name.starts_with("user.") { Ok(name) } else { Err(Errno::EOPNOTSUPP) }
+    match name.starts_with("user.") {
+        _ if name.starts_with(KNOWN) && name != POLICY => Err(Errno::EPERM),
+        true => Ok(name),
+        false => Err(Errno::EOPNOTSUPP),
+    }
 }
 
 fn send_note(reply: ReplyXattr, size: u32, value: &[u8]) {
@@ -264,7 +326,7 @@ impl Filesystem for Operations {
     }
 
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match told(self.files.entry(number.0)) {
+        match self.entry(number.0) {
             Ok(entry) => reply.attr(&BELIEVED, &attributes(&entry)),
             Err(error) => reply.error(error),
         }
@@ -377,6 +439,9 @@ impl Filesystem for Operations {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        if is_shown(parent.0) || is_shown(new_parent.0) {
+            return reply.error(Errno::EXDEV);
+        }
         let is_new = flags == RenameFlags::RENAME_NOREPLACE;
         if !is_new && !flags.is_empty() {
             return reply.error(Errno::EINVAL);
@@ -589,7 +654,7 @@ impl Filesystem for Operations {
     }
 
     fn listxattr(&self, _: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        match told(self.files.notes(number.0)) {
+        match self.notes(number.0) {
             Ok(notes) => {
                 let names: Vec<u8> = notes.iter().flat_map(|(name, _)| name.bytes().chain([0])).collect();
                 send_note(reply, size, &names);
@@ -656,6 +721,9 @@ impl Filesystem for Operations {
                 }
                 Handle::Watch { writing } | Handle::Write { writing, .. } => {
                     (writing.len(), told(writing.seek(&self.files, offset, whence == SEEK_HOLE))?)
+                }
+                Handle::Version { opened } => {
+                    (opened.len(), if whence == SEEK_DATA { offset } else { opened.len() })
                 }
                 Handle::Directory { .. } => return Err(Errno::EISDIR),
             };

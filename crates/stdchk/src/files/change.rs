@@ -2,11 +2,11 @@
 
 use stdchk_catalog::tree::{self, Body, Named, Node, ROOT, Special, TARGET_BYTES_MAX};
 use stdchk_catalog::{Op, State};
-use stdchk_engine::session::random_u64;
 use stdchk_object::{Error, Kind};
 
 use super::fault::{Fault, Outcome};
-use super::{Entry, Files, entry_of, now};
+use super::policy::{self, POLICY};
+use super::{Entry, Files, entry_of, new_number, now};
 
 /// What is new about something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Files {
 
     fn make(&self, parent: u64, name: &str, attributes: &Attributes, body: Body) -> Outcome<Entry> {
         self.check_new(parent, name)?;
-        let node = attributes.node(random_u64()?.max(ROOT + 1), body);
+        let node = attributes.node(new_number()?, body);
         self.change(|state| {
             check_directory(state, parent)?;
             // It may be there since this was asked before, and the answer was lost.
@@ -219,9 +219,12 @@ impl Files {
             if let Some(there) = there {
                 self.check_replaced(state, &node, there, is_new)?;
                 let older = there.versions().to_vec();
+                let kept = policy::kept(state, &node, to.0);
                 if let Body::File(versions) = &mut node.body {
                     let newest = versions.last().copied();
                     *versions = older.into_iter().chain(newest).collect();
+                    let surplus = versions.len().saturating_sub(kept);
+                    versions.drain(..surplus);
                 }
             }
             node.changed_ns = now();
@@ -346,6 +349,9 @@ impl Files {
             Ok(())
         };
         self.check_writable()?;
+        if let Some(value) = value.filter(|_| name == POLICY) {
+            policy::parse(value)?;
+        }
         let writing = self.table().writing.get(&number).cloned();
         if let Some(writing) = writing {
             let mut inner = writing.inner();

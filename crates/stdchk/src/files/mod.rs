@@ -7,9 +7,11 @@ mod fault;
 mod layered;
 mod opened;
 mod overlay;
+mod policy;
 mod publish;
 mod room;
 mod stream;
+mod versions;
 mod writing;
 
 use std::collections::HashMap;
@@ -30,6 +32,7 @@ use layered::Layered;
 pub use change::Attributes;
 pub use fault::{Fault, Outcome};
 pub use opened::Opened;
+pub use policy::POLICY;
 pub use room::Room;
 pub use stdchk_catalog::tree::{NAME_BYTES_MAX, ROOT as ROOT_NUMBER, Special};
 pub use writing::Writing;
@@ -113,6 +116,11 @@ pub struct Entry {
     pub accessed_ns: i64,
     /// Names that lead to it: 0 when it is only open.
     pub links: u32,
+}
+
+/// The number of something new. The highest bit is left to those who show more than there is.
+fn new_number() -> Result<u64> {
+    Ok((random_u64()? >> 1).max(ROOT + 1))
 }
 
 /// Nanoseconds since 1970.
@@ -397,7 +405,7 @@ impl Files {
     pub fn create(&self, parent: u64, name: &str, attributes: &Attributes) -> Outcome<Arc<Writing>> {
         self.check_writable()?;
         self.check_new(parent, name)?;
-        let number = random_u64()?.max(ROOT + 1);
+        let number = new_number()?;
         let node = attributes.node(number, Body::File(Vec::new()));
         let writing = Arc::new(Writing::new(node, Some((parent, name.to_owned())), Layered::default()));
         writing.inner().opens = 1;

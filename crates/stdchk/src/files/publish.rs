@@ -8,6 +8,7 @@ use stdchk_object::{AppName, Error, Kind, Result};
 
 use super::Files;
 use super::fault::{Fault, Outcome};
+use super::policy;
 use super::writing::{Ready, Writing};
 
 /// A file whose bytes are stored, and that is to get a version.
@@ -31,7 +32,7 @@ enum Found {
 
 impl Item<'_> {
     /// The file with its new version, as it will be.
-    fn named(&self, state: &State, kept: usize) -> Outcome<Found> {
+    fn named(&self, state: &State) -> Outcome<Found> {
         let tree = state.tree();
         let there = tree.get(self.node.number).cloned();
         let mut named = match (there, self.place) {
@@ -46,6 +47,7 @@ impl Item<'_> {
                 Some(node) => Named { parent: *parent, name: name.clone(), node: node.clone() },
             },
         };
+        let kept = policy::kept(state, &named.node, named.parent);
         let Body::File(versions) = &mut named.node.body else { return Err(Fault::IsDirectory) };
         if self.replaces.is_some() && versions.last() == self.replaces.as_ref() {
             versions.pop();
@@ -136,7 +138,7 @@ impl Files {
                     None => state.session(id).map(|_| Vec::new()),
                 };
             }
-            match item.named(state, self.versions_kept(state, item)) {
+            match item.named(state) {
                 Ok(Found::At(named)) => {
                     outcome = named.node.versions().last().copied();
                     let publish = Op::Publish(id, vec![item.entry.clone()], state.to_revive(packs()));
@@ -160,10 +162,5 @@ impl Files {
             (Err(_), Some(fault)) => Err(fault),
             (Err(error), None) => Err(error.into()),
         }
-    }
-
-    /// How many versions of a file are kept.
-    fn versions_kept(&self, _state: &State, _item: &Item) -> usize {
-        usize::MAX
     }
 }

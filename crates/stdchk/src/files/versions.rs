@@ -1,0 +1,34 @@
+//! The versions of a file, and what is known of each.
+
+use std::sync::Arc;
+
+use stdchk_catalog::tree::Version;
+use stdchk_catalog::{CheckpointEntry, State};
+
+use super::Files;
+use super::fault::{Fault, Outcome};
+use super::opened::Opened;
+
+impl Files {
+    /// What is known of the versions of a file, the newest last. Their places in commit order tell them apart.
+    pub fn versions(&self, number: u64) -> Outcome<Vec<CheckpointEntry>> {
+        let state = self.state()?;
+        let versions = versions_of(&state, number)?;
+        Ok(versions.iter().filter_map(|version| state.checkpoint(&version.id()).cloned()).collect())
+    }
+
+    /// Opens a version by its place in commit order.
+    pub fn open_version_to_read(&self, number: u64, sequence: u64) -> Outcome<Arc<Opened>> {
+        let state = self.state()?;
+        let is_it = |version: &&Version| {
+            state.checkpoint(&version.id()).is_some_and(|entry| entry.sequence == sequence)
+        };
+        let version = versions_of(&state, number)?.iter().find(is_it).copied().ok_or(Fault::Missing)?;
+        Ok(self.open_version(&state, version)?)
+    }
+}
+
+fn versions_of(state: &State, number: u64) -> Outcome<&[Version]> {
+    let named = state.tree().get(number).ok_or(Fault::Missing)?;
+    Ok(named.node.versions())
+}

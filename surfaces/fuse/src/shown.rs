@@ -1,0 +1,138 @@
+//! What is shown beside the files: `.versions/NAME/N` in each directory.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use stdchk::CheckpointEntry;
+use stdchk::files::{Entry, Fault, Files, Outcome, Sort};
+
+/// The name in each directory under which its files have their versions; lists do not show it.
+pub const VERSIONS: &str = ".versions";
+/// Numbers of files have this bit never.
+const SHOWN: u64 = 1 << 63;
+
+/// Something that is shown. Files go by their names here: what is renamed over one continues it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Shown {
+    /// The files of a directory, each as a directory.
+    Versions { directory: u64 },
+    /// The versions of a file.
+    Of { directory: u64, name: Arc<str> },
+    /// A version, by its place in commit order.
+    Version { directory: u64, name: Arc<str>, sequence: u64 },
+}
+
+/// Everything that was shown, and its numbers.
+#[derive(Default)]
+pub struct Showcase {
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    numbers: HashMap<Shown, u64>,
+    shown: Vec<Shown>,
+}
+
+/// Whether a number is that of something that is shown.
+pub fn is_shown(number: u64) -> bool {
+    number & SHOWN != 0
+}
+
+impl Showcase {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn number(&self, shown: Shown) -> u64 {
+        let mut known = self.known();
+        if let Some(&number) = known.numbers.get(&shown) {
+            return number;
+        }
+        known.shown.push(shown.clone());
+        let number = SHOWN | known.shown.len() as u64;
+        known.numbers.insert(shown, number);
+        number
+    }
+
+    /// What has a number.
+    pub fn get(&self, number: u64) -> Outcome<Shown> {
+        let at = (number & !SHOWN) as usize;
+        self.known().shown.get(at.wrapping_sub(1)).cloned().ok_or(Fault::Missing)
+    }
+
+    /// What a name leads to in a directory, if that or the name is shown.
+    pub fn find(&self, files: &Files, parent: u64, name: &str) -> Outcome<Entry> {
+        if !is_shown(parent) {
+            return self.entry(files, Shown::Versions { directory: parent });
+        }
+        match self.get(parent)? {
+            Shown::Versions { directory } => self.entry(files, Shown::Of { directory, name: name.into() }),
+            Shown::Of { directory, name: of } => {
+                let sequence = name.parse().map_err(|_| Fault::Missing)?;
+                self.entry(files, Shown::Version { directory, name: of, sequence })
+            }
+            Shown::Version { .. } => Err(Fault::NotDirectory),
+        }
+    }
+
+    /// What can be said of something.
+    pub fn entry(&self, files: &Files, shown: Shown) -> Outcome<Entry> {
+        let below = match &shown {
+            Shown::Versions { directory } => files.entry(*directory)?,
+            Shown::Of { directory, name } | Shown::Version { directory, name, .. } => {
+                files.find(*directory, name)?
+            }
+        };
+        // Nobody can write here, and who may read a file may read its versions.
+        let (number, readable) = (self.number(shown.clone()), below.mode & 0o444);
+        match shown {
+            Shown::Versions { .. } if below.sort != Sort::Directory => Err(Fault::NotDirectory),
+            Shown::Versions { .. } => Ok(Entry { number, mode: below.mode & 0o555, ..below }),
+            _ if below.sort != Sort::File => Err(Fault::Missing),
+            Shown::Of { .. } => {
+                let mode = readable | readable >> 2;
+                Ok(Entry { number, sort: Sort::Directory, len: 0, mode, links: 2, ..below })
+            }
+            Shown::Version { sequence, .. } => {
+                let versions = files.versions(below.number)?;
+                let version = versions.iter().find(|version| version.sequence == sequence);
+                let CheckpointEntry { bytes: len, created_ns: time, .. } = *version.ok_or(Fault::Missing)?;
+                let times = Entry { modified_ns: time, changed_ns: time, accessed_ns: time, ..below };
+                Ok(Entry { number, len, mode: readable, ..times })
+            }
+        }
+    }
+
+    /// The names in a directory that is shown, with itself and the one above first.
+    pub fn list(&self, files: &Files, number: u64) -> Outcome<Vec<(String, Entry)>> {
+        let shown = self.get(number)?;
+        let itself = self.entry(files, shown.clone())?;
+        let (above, inside): (Entry, Vec<(String, Shown)>) = match shown {
+            Shown::Versions { directory } => {
+                let inside = files.list(directory, "", usize::MAX)?.into_iter();
+                let inside = inside.filter(|(_, entry)| entry.sort == Sort::File);
+                let of = |(name, _): (String, Entry)| {
+                    let shown = Shown::Of { directory, name: name.as_str().into() };
+                    (name, shown)
+                };
+                (files.entry(directory)?, inside.map(of).collect())
+            }
+            Shown::Of { directory, name } => {
+                let versions = files.versions(files.find(directory, &name)?.number)?.into_iter();
+                let of = |version: CheckpointEntry| {
+                    let (name, sequence) = (name.clone(), version.sequence);
+                    (sequence.to_string(), Shown::Version { directory, name, sequence })
+                };
+                (self.entry(files, Shown::Versions { directory })?, versions.map(of).collect())
+            }
+            Shown::Version { .. } => return Err(Fault::NotDirectory),
+        };
+        let mut all = vec![(".".to_owned(), itself), ("..".to_owned(), above)];
+        // What is removed meanwhile is not listed.
+        let inside =
+            inside.into_iter().filter_map(|(name, shown)| Some((name, self.entry(files, shown).ok()?)));
+        all.extend(inside);
+        Ok(all)
+    }
+}
