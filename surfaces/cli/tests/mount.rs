@@ -130,6 +130,12 @@ fn everyday_programs_work() {
     );
     mounted.sh("echo two > c/f.tmp; mv c/f.tmp c/f; test \"$(cat c/f)\" = two; chmod 600 c/f; touch -d 2001-02-03 c/f");
     mounted.sh("test \"$(stat -c '%a %y' c/f | cut -c1-14)\" = '600 2001-02-03'; df . > /dev/null; find . > /dev/null");
+    // Who is killed leaves nothing, and takes nothing along.
+    mounted
+        .sh("echo old > kept; sh -c 'exec 3> kept 4> new; echo half >&3; echo half >&4; kill -9 $$' || true");
+    mounted.sh(
+        "sleep 0.3; test \"$(cat kept)\" = old; test ! -e new; echo new > kept; test \"$(cat kept)\" = new",
+    );
     mounted.sh("exec 3> open; echo x >&3; rm open; echo y >&3; exec 3>&-; test ! -e open");
     let python = "import mmap, os\n\
         data = os.urandom(300000)\n\

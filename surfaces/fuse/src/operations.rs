@@ -17,7 +17,7 @@ use stdchk::files::{Attributes, Entry, Fault, Files, NAME_BYTES_MAX, Outcome, PO
 use crate::attributes::{attributes, kind, nanoseconds};
 use crate::errno::errno;
 use crate::handles::{Handle, Handles};
-use crate::process::{has_open, process_of};
+use crate::process::{has_open, is_killed, process_of};
 use crate::shown::{Showcase, Shown, VERSIONS, is_shown};
 use crate::unmount::PROCESS;
 
@@ -513,6 +513,12 @@ impl Filesystem for Operations {
 
     fn flush(&self, request: &Request, number: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         let flushed = self.handle(handle).and_then(|handle| match &*handle {
+            Handle::Write { writing, opener }
+                if *opener == process_of(request.pid()) && is_killed(*opener) =>
+            {
+                writing.abandon("the process that wrote it was killed");
+                Ok(())
+            }
             // Others who got it from the one that opened it may go on with it, and so may that one.
             Handle::Write { writing, opener }
                 if *opener == process_of(request.pid()) && !has_open(*opener, number.0) =>

@@ -26,6 +26,13 @@ pub fn has_open(process: u32, number: u64) -> bool {
     })
 }
 
+/// Whether a process is ending because of a signal. What the kernel says of that stands at the end of its `stat`, as `waitpid(2)` has it.
+pub fn is_killed(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let code: Option<u32> = stat.split_whitespace().last().and_then(|code| code.parse().ok());
+    code.is_some_and(|code| code & 0x7f != 0)
+}
+
 fn field<T: std::str::FromStr>(lines: &str, name: &str) -> Option<T> {
     lines.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }

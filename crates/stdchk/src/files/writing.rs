@@ -176,6 +176,15 @@ impl Writing {
         Ok(inner.layers.seek(offset, wants_hole))
     }
 
+    /// Gives up what was written: there will be no version of it, and who goes on writing gets an error.
+    pub fn abandon(&self, why: &str) {
+        let mut inner = self.inner();
+        if inner.is_dirty {
+            inner.failed = Some(why.to_owned());
+            inner.give_up();
+        }
+    }
+
     /// Puts what was written where the durability of the tree wants it.
     pub fn sync(&self, files: &Files) -> Outcome<()> {
         let mut inner = self.inner();
