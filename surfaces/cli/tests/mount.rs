@@ -206,6 +206,38 @@ fn versions_are_shown_and_policies_act() {
 }
 
 #[test]
+fn files_of_a_step_are_one_checkpoint_when_all_nodes_have_closed_theirs() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new(&[]);
+    let latest = |app: &str| text(&mounted.stdchk(&["latest", app]).output().expect("it starts").stdout);
+    mounted.sh("mkdir melt; for i in 0 1 2; do head -c 100000 /dev/urandom > melt/melt.N$i.T1000; done");
+    assert_eq!(latest("melt"), "", "nobody said how many there are");
+    let script = "import os; os.setxattr('melt', 'user.stdchk.nodes', b'3')";
+    mounted.sh(&format!("python3 -c \"{script}\""));
+    mounted.sh("for i in 0 1; do head -c 100000 /dev/urandom > melt/melt.N$i.T2000; done");
+    assert_eq!(latest("melt"), "");
+    mounted.sh("head -c 100000 /dev/urandom > melt/melt.N2.T2000");
+    assert_eq!(latest("melt"), "2000\n");
+    let back = mounted.dir.path().join("back").display().to_string();
+    let restored = mounted.stdchk(&["restore", "melt", "--to", &back]).output().expect("it starts");
+    assert!(restored.status.success(), "{}", text(&restored.stderr));
+    mounted.sh("for i in 0 1 2; do cmp melt/melt.N$i.T2000 ../back/melt.N$i.T2000; done");
+    // A job that went back writes the step again: it is complete when all have.
+    mounted.sh("for i in 0 1; do echo again > melt/melt.N$i.T2000; done");
+    assert!(!text(&mounted.stdchk(&["list", "melt"]).output().expect("it starts").stdout).contains("2000.2"));
+    mounted.sh("echo again > melt/melt.N2.T2000");
+    assert!(text(&mounted.stdchk(&["list", "melt"]).output().expect("it starts").stdout).contains("2000.2"));
+    // What is incomplete can be said to be complete.
+    mounted.sh("echo x > melt/melt.N0.T3000; touch melt/.complete; test ! -e melt/.complete");
+    assert_eq!(latest("melt"), "3000\n");
+    mounted.sh("rm -r melt");
+    assert!(mounted.stdchk(&["verify"]).output().expect("it starts").status.success());
+    assert_eq!(latest("melt"), "3000\n", "checkpoints stay when the files they were made of go");
+}
+
+#[test]
 fn a_suite_for_files_of_others_finds_nothing() {
     let Some(fsx) = tool("fsx").filter(|_| can_mount()) else { return };
     let mounted = Mounted::new(&["--durability", "staged"]);

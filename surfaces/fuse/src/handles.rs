@@ -17,6 +17,8 @@ pub enum Handle {
     Watch { writing: Arc<Writing> },
     /// A file to be written, and the process that opened it.
     Write { writing: Arc<Writing>, opener: u32 },
+    /// The word that the steps of a directory are complete: what is written there is nothing.
+    Complete { directory: u64, writing: Arc<Writing> },
     /// The names of a directory, as they were when they were first asked for.
     Directory { number: u64, names: Mutex<Option<Arc<Vec<(String, Entry)>>>> },
 }

@@ -12,7 +12,9 @@ use fuser::{
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use stdchk::files::{Attributes, Entry, Fault, Files, NAME_BYTES_MAX, Outcome, POLICY, Special, Writing};
+use stdchk::files::{
+    Attributes, COMPLETE, Entry, Fault, Files, NAME_BYTES_MAX, NODES, Outcome, POLICY, Special, Writing,
+};
 
 use crate::attributes::{attributes, kind, nanoseconds};
 use crate::errno::errno;
@@ -143,7 +145,11 @@ impl Operations {
     ) -> Answer<(FileAttr, FileHandle)> {
         let writing = told(self.files.create(parent.0, new_name(name)?, &attributes_of_new))?;
         let entry = told(self.files.entry(writing.number))?;
-        Ok((attributes(&entry), self.writer(request, writing)))
+        let handle = match name == COMPLETE {
+            true => self.handles.add(Handle::Complete { directory: parent.0, writing }),
+            false => self.writer(request, writing),
+        };
+        Ok((attributes(&entry), handle))
     }
 
     fn read_file(&self, handle: FileHandle, offset: u64, size: u32) -> Answer<Vec<u8>> {
@@ -155,7 +161,7 @@ impl Operations {
                 told(opened.read_at(offset, &mut bytes).map_err(Fault::from))?;
                 Ok(bytes)
             }
-            Handle::Watch { writing } | Handle::Write { writing, .. } => {
+            Handle::Watch { writing } | Handle::Write { writing, .. } | Handle::Complete { writing, .. } => {
                 told(writing.read_at(&self.files, offset, size as usize))
             }
             Handle::Directory { .. } => Err(Errno::EISDIR),
@@ -164,7 +170,7 @@ impl Operations {
 
     fn written(&self, handle: FileHandle) -> Answer<Arc<Writing>> {
         match &*self.handle(handle)? {
-            Handle::Write { writing, .. } => Ok(writing.clone()),
+            Handle::Write { writing, .. } | Handle::Complete { writing, .. } => Ok(writing.clone()),
             _ => Err(Errno::EBADF),
         }
     }
@@ -268,7 +274,7 @@ fn special(mode: u32) -> Answer<Option<Special>> {
 fn note_name(name: &OsStr) -> Answer<&str> {
     let name = text(name)?;
     match name.starts_with("user.") {
-        _ if name.starts_with(KNOWN) && name != POLICY => Err(Errno::EPERM),
+        _ if name.starts_with(KNOWN) && ![POLICY, NODES].contains(&name) => Err(Errno::EPERM),
         true => Ok(name),
         false => Err(Errno::EOPNOTSUPP),
     }
@@ -470,7 +476,10 @@ impl Filesystem for Operations {
         reply: ReplyCreate,
     ) {
         match self.create_file(request, parent, name, self.of_new(request, mode, umask)) {
-            Ok((found, handle)) => reply.created(&BELIEVED, &found, GENERATION, handle, OPENED),
+            Ok((found, handle)) => {
+                let believed = if name == COMPLETE { Duration::ZERO } else { BELIEVED };
+                reply.created(&believed, &found, GENERATION, handle, OPENED);
+            }
             Err(error) => reply.error(error),
         }
     }
@@ -525,6 +534,11 @@ impl Filesystem for Operations {
             {
                 told(self.files.flush(writing))
             }
+            Handle::Complete { directory, .. } => {
+                // It was a word, not a file.
+                let _ = self.files.remove(*directory, COMPLETE);
+                told(self.files.complete_all(*directory))
+            }
             _ => Ok(()),
         });
         done(reply, flushed);
@@ -542,6 +556,7 @@ impl Filesystem for Operations {
     ) {
         let released = match self.handles.remove(handle).as_deref() {
             Some(Handle::Write { writing, .. }) => told(self.files.close_writer(writing)),
+            Some(Handle::Complete { writing, .. }) => told(self.files.close_writer(writing)),
             Some(Handle::Read { number, .. }) => {
                 self.files.close_reader(*number);
                 Ok(())
@@ -725,7 +740,9 @@ impl Filesystem for Operations {
                     let len = opened.as_ref().map_or(0, |opened| opened.len());
                     (len, if whence == SEEK_DATA { offset } else { len })
                 }
-                Handle::Watch { writing } | Handle::Write { writing, .. } => {
+                Handle::Watch { writing }
+                | Handle::Write { writing, .. }
+                | Handle::Complete { writing, .. } => {
                     (writing.len(), told(writing.seek(&self.files, offset, whence == SEEK_HOLE))?)
                 }
                 Handle::Version { opened } => {

@@ -257,6 +257,28 @@ impl PartWriter {
         Ok(())
     }
 
+    /// Adds a file whose bytes are those of a member of another part, which the session must keep. Nothing of them is read.
+    pub fn add_content_of(
+        &mut self,
+        path: &str,
+        content: &Content,
+        part: &PartView,
+        mode: u32,
+        mtime_ns: i64,
+    ) -> Result<()> {
+        self.claim(path)?;
+        for (pack, bytes) in part.references() {
+            self.foreign.entry(pack.name).or_insert(pack);
+            self.refer(pack.name, bytes);
+        }
+        let tally = Tally { shared: content.blob.len, ..Tally::default() };
+        let content = Content { tally, coded: None, ..content.clone() };
+        let member =
+            Member { path: path.to_owned(), body: Body::File(content), mode: mode & 0o7777, mtime_ns };
+        self.added.push(Added { member, pace: None, shares: 0..0 });
+        Ok(())
+    }
+
     fn claim(&mut self, path: &str) -> Result<()> {
         check_path(path)?;
         if !self.paths.insert(path.to_owned()) {

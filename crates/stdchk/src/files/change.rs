@@ -6,6 +6,7 @@ use stdchk_object::{Error, Kind};
 
 use super::fault::{Fault, Outcome};
 use super::policy::{self, POLICY};
+use super::steps::{NODES, parse_nodes};
 use super::{Entry, Files, entry_of, new_number, now};
 
 /// What is new about something.
@@ -349,8 +350,10 @@ impl Files {
             Ok(())
         };
         self.check_writable()?;
-        if let Some(value) = value.filter(|_| name == POLICY) {
-            policy::parse(value)?;
+        match (name, value) {
+            (POLICY, Some(value)) => policy::parse(value).map(drop)?,
+            (NODES, Some(value)) => parse_nodes(value).map(drop)?,
+            _ => {}
         }
         let writing = self.table().writing.get(&number).cloned();
         if let Some(writing) = writing {

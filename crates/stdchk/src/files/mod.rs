@@ -10,6 +10,7 @@ mod overlay;
 mod policy;
 mod publish;
 mod room;
+mod steps;
 mod stream;
 mod versions;
 mod writing;
@@ -35,6 +36,7 @@ pub use opened::Opened;
 pub use policy::POLICY;
 pub use room::Room;
 pub use stdchk_catalog::tree::{NAME_BYTES_MAX, ROOT as ROOT_NUMBER, Special};
+pub use steps::{COMPLETE, NODES};
 pub use writing::Writing;
 
 /// How old what is known of the names may be.

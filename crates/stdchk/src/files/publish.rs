@@ -105,9 +105,10 @@ impl Files {
         }
         let opened = self.open_version(&state, version);
         inner.layers = super::layered::Layered::of(opened?);
+        drop(inner);
         let Ready { finished, .. } = ready;
         self.repository.list_in_index(finished.listed, self.save.durability);
-        Ok(())
+        self.complete_if_last(&state, writing.number)
     }
 
     fn entry_of(&self, number: u64, ready: &Ready) -> Result<CheckpointEntry> {

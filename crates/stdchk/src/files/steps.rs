@@ -1,0 +1,147 @@
+//! Files of one step as one checkpoint: those that are named `A.Ni.Tj` (application, node, step) in one directory. A step is complete when as many nodes
+//! have closed their files as the directory says, or when somebody says so.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use stdchk_catalog::tree::{Named, ROOT};
+use stdchk_catalog::{CheckpointEntry, Op, SessionKind, State};
+use stdchk_engine::session::Session;
+use stdchk_object::AppName;
+use stdchk_object::manifest::Manifest;
+
+use super::fault::{Fault, Outcome};
+use super::opened::Opened;
+use super::{Files, newest};
+use crate::host;
+use crate::naming::{Conventional, by_convention};
+
+/// The note of a directory that says how many nodes write a step.
+pub const NODES: &str = "user.stdchk.nodes";
+/// The name in a directory that, made, says that its steps are complete.
+pub const COMPLETE: &str = ".complete";
+
+/// An application and a step of it.
+type Step = (AppName, u64);
+
+/// What the note of a directory says.
+pub fn parse_nodes(value: &[u8]) -> Outcome<u32> {
+    let count = std::str::from_utf8(value).ok().and_then(|text| text.trim().parse().ok());
+    count.filter(|&count| count > 0).ok_or(Fault::Invalid)
+}
+
+/// A file of a step, with the place in commit order of its newest version.
+struct StepFile<'s> {
+    named: &'s Named,
+    rank: u32,
+    sequence: u64,
+}
+
+/// The files of each step in a directory that were closed after that step was complete the last time.
+fn open_steps(state: &State, directory: u64) -> BTreeMap<Step, Vec<StepFile<'_>>> {
+    let mut steps: BTreeMap<Step, Vec<StepFile>> = BTreeMap::new();
+    for named in state.tree().list(directory, "") {
+        let Ok(Conventional { app, rank, step }) = by_convention(&named.name) else { continue };
+        let version = newest(state, &named.node).and_then(|version| state.checkpoint(&version.id()));
+        let Some(version) = version else { continue };
+        if version.sequence > last_complete(state, &app, step) {
+            steps.entry((app, step)).or_default().push(StepFile { named, rank, sequence: version.sequence });
+        }
+    }
+    steps
+}
+
+/// The place in commit order of the newest checkpoint of a step.
+fn last_complete(state: &State, app: &AppName, step: u64) -> u64 {
+    let known = state.apps().get(app).and_then(|app| app.checkpoints.of_step(step).last());
+    known.map_or(0, |entry| entry.sequence)
+}
+
+/// How many nodes write a step, as the nearest directory above says.
+fn nodes_declared(state: &State, directory: u64) -> Option<u32> {
+    let mut at = directory;
+    while at != ROOT {
+        let named = state.tree().get(at)?;
+        let note = named.node.notes.iter().find(|(name, _)| name == NODES);
+        if let Some((_, value)) = note {
+            return parse_nodes(value).ok();
+        }
+        at = named.parent;
+    }
+    None
+}
+
+impl Files {
+    /// Makes a checkpoint of the step that a file belongs to, if that is complete now.
+    pub(super) fn complete_if_last(&self, state: &State, number: u64) -> Outcome<()> {
+        let Some(named) = state.tree().get(number) else { return Ok(()) };
+        let Ok(Conventional { app, step, .. }) = by_convention(&named.name) else { return Ok(()) };
+        let Some(nodes) = nodes_declared(state, named.parent) else { return Ok(()) };
+        let steps = open_steps(state, named.parent);
+        let there = steps.get(&(app.clone(), step)).into_iter().flatten();
+        let ranks: BTreeSet<u32> = there.map(|file| file.rank).collect();
+        match ranks.len() as u32 >= nodes {
+            true => self.complete(named.parent, &(app, step)),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes a checkpoint of each step of a directory that is not complete yet, of the files that are there.
+    pub fn complete_all(&self, directory: u64) -> Outcome<()> {
+        self.check_writable()?;
+        let state = self.repository.state()?;
+        open_steps(&state, directory).keys().try_for_each(|step| self.complete(directory, step))
+    }
+
+    /// Makes a checkpoint of the files of a step that were closed since it was complete the last time. No data is written, only a list.
+    fn complete(&self, directory: u64, (app, step): &Step) -> Outcome<()> {
+        let kind = SessionKind::Writer { app: app.clone(), step: *step, parts: None };
+        let session =
+            Arc::new(Session::open(self.repository.catalog.clone(), kind, &self.repository.owner(false))?);
+        let state = session.state().clone();
+        let all = open_steps(&state, directory);
+        let Some(files) = all.get(&(app.clone(), *step)) else { return Ok(()) };
+        let vault = self.vault_of(state.clone());
+        let mut part = self.repository.part_writer_after(session.id(), &state, app, &self.save, |_| None)?;
+        for StepFile { named, .. } in files {
+            let version = newest(&state, &named.node).expect("only such are listed");
+            let opened = Opened::version(vault.clone(), session.clone(), &state, version)?;
+            let (mode, time) = (named.node.mode, named.node.modified_ns);
+            part.add_content_of(&named.name, &opened.content, &opened.part, mode, time)?;
+        }
+        let manifest = Manifest {
+            app: app.clone(),
+            step: *step,
+            created_ns: host::now_ns(),
+            host: host::name(),
+            note: String::new(),
+            parent: None,
+            parts: Vec::new(),
+        };
+        let finished = part.finish(Some(manifest.clone()))?;
+        if self.save.is_durable() {
+            self.repository.raise(None, &finished)?;
+        }
+        let at = finished.manifest.expect("a manifest was given");
+        let new = self.repository.new_entry(app, *step, &manifest, at, self.save.durability);
+        let head = &finished.part;
+        let entry = CheckpointEntry {
+            member_count: head.member_count,
+            bytes: head.bytes,
+            tally: head.tally.into(),
+            written: finished.written,
+            ..new
+        };
+        let (id, newest_file) = (session.id(), files.iter().map(|file| file.sequence).max().unwrap_or(0));
+        let state = self.repository.catalog.append(self.save.is_durable(), &mut |state| {
+            // Another mount may have seen the last file, too, and was faster.
+            if last_complete(state, app, *step) > newest_file {
+                return Ok(Vec::new());
+            }
+            let packs = head.references.iter().map(|reference| reference.pack.name);
+            Ok(vec![Op::Commit(id, Box::new(entry.clone()), state.to_revive(packs))])
+        })?;
+        self.learn(&state);
+        Ok(())
+    }
+}
