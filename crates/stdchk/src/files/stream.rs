@@ -15,6 +15,8 @@ const WAITING: usize = 4;
 /// A member that is being added to a part.
 pub struct Stream {
     sender: SyncSender<Vec<u8>>,
+    /// Pieces that were taken in, to be filled again: memory from the system is dear.
+    emptied: Receiver<Vec<u8>>,
     thread: JoinHandle<(PartWriter, Result<()>)>,
     piece: Vec<u8>,
     /// How much was written.
@@ -25,12 +27,13 @@ impl Stream {
     /// Begins the only member of a part.
     pub fn begin(mut part: PartWriter, path: String, mode: u32) -> Stream {
         let (sender, receiver) = sync_channel::<Vec<u8>>(WAITING);
+        let (give_back, emptied) = sync_channel::<Vec<u8>>(WAITING + 2);
         let thread = std::thread::spawn(move || {
-            let mut pieces = Pieces { receiver, piece: Vec::new(), at: 0 };
+            let mut pieces = Pieces { receiver, give_back, piece: Vec::new(), at: 0 };
             let added = part.add_file_stream(&path, &mut pieces, mode, 0, &|_| {});
             (part, added)
         });
-        Stream { sender, thread, piece: Vec::new(), len: 0 }
+        Stream { sender, emptied, thread, piece: Vec::new(), len: 0 }
     }
 
     /// Adds what comes next. That the engine has failed is found out at the end, at the latest.
@@ -38,7 +41,7 @@ impl Stream {
         self.len += data.len() as u64;
         while !data.is_empty() {
             if self.piece.capacity() == 0 {
-                self.piece.reserve_exact(PIECE);
+                self.piece = self.emptied.try_recv().unwrap_or_else(|_| Vec::with_capacity(PIECE));
             }
             let some = data.len().min(PIECE - self.piece.len());
             self.piece.extend_from_slice(&data[..some]);
@@ -87,6 +90,7 @@ impl Stream {
 /// Pieces as they come, as a stream.
 struct Pieces {
     receiver: Receiver<Vec<u8>>,
+    give_back: SyncSender<Vec<u8>>,
     piece: Vec<u8>,
     at: usize,
 }
@@ -95,7 +99,10 @@ impl Read for Pieces {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.at == self.piece.len() {
             let Ok(piece) = self.receiver.recv() else { return Ok(0) };
-            (self.piece, self.at) = (piece, 0);
+            let mut old = std::mem::replace(&mut self.piece, piece);
+            self.at = 0;
+            old.clear();
+            let _ = self.give_back.try_send(old);
         }
         let some = buffer.len().min(self.piece.len() - self.at);
         buffer[..some].copy_from_slice(&self.piece[self.at..self.at + some]);
