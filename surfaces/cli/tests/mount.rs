@@ -490,6 +490,61 @@ fn what_was_closed_survives_the_death_of_the_mount() {
     assert!(mounted.stdchk(&["verify"]).output().expect("it starts").status.success());
 }
 
+/// A simulation that knows nothing of stdchk writes its restart files into a mount. It is killed, and so is the mount; then it goes on from the
+/// newest restart file, to the same end as from the file that another run wrote.
+#[test]
+fn a_simulation_goes_on_from_a_mount() {
+    let has_lammps = Command::new("lmp").arg("-h").output().is_ok();
+    if !has_lammps {
+        eprintln!("not tested: LAMMPS (lmp) is not installed");
+    }
+    if !can_mount() || !has_lammps {
+        return;
+    }
+    let mounted = Mounted::new(&[]);
+    let settings = "pair_style lj/cut 2.5\npair_coeff 1 1 1.0 1.0 2.5\nneighbor 0.3 bin\n\
+        neigh_modify every 20 delay 0 check no\nfix 1 all nve\nthermo 1000\n";
+    let begin = format!(
+        "units lj\natom_style atomic\nlattice fcc 0.8442\nregion box block 0 6 0 6 0 6\n\
+        create_box 1 box\ncreate_atoms 1 box\nmass 1 1.0\nvelocity all create 3.0 87287\n{settings}\
+        restart 100 melt.*.restart\nrun 4000\n"
+    );
+    let go_on = format!("read_restart ${{file}}\n{settings}run 4000 upto\n");
+    std::fs::write(mounted.dir.path().join("in.melt"), begin).expect("a file");
+    std::fs::write(mounted.dir.path().join("in.continue"), go_on).expect("a file");
+    mounted.sh("mkdir melt whole");
+    let energy = |log: &str| {
+        let lines = mounted.sh(&format!("cat {log}"));
+        let last = lines.lines().rfind(|line| line.split_whitespace().next() == Some("4000"));
+        last.expect("the last step").split_whitespace().nth(4).map(str::to_owned)
+    };
+    mounted.sh("cd whole && lmp -in ../../in.melt -log none -screen none");
+    let mut simulation = Command::new("lmp");
+    simulation.args(["-in", "../../in.melt", "-log", "none", "-screen", "none"]);
+    let mut simulation = simulation.current_dir(mounted.root().join("melt")).spawn().expect("lmp");
+    until(|| (mounted.sh("ls melt | wc -l").trim().parse::<u32>().ok()? > 5).then_some(()));
+    simulation.kill().expect("it runs");
+    simulation.wait().expect("it ends");
+    let server = mounted.server().expect("it is mounted");
+    assert!(Command::new("kill").args(["-9", &server.to_string()]).status().expect("kill").success());
+    until(|| mounted.server().filter(|&there| there != server));
+    let newest = mounted.sh("ls melt | sort -t . -k 2 -n | tail -1");
+    let newest = newest.trim();
+    assert_ne!(newest, "melt.4000.restart", "it was killed before its end");
+    mounted.sh(&format!(
+        "cd melt && lmp -in ../../in.continue -var file {newest} -log ../../rest.log -screen none"
+    ));
+    // The same from the file of the run that nobody killed, which never was in a mount since.
+    mounted.sh(&format!(
+        "cp whole/{newest} ../plain; cd .. && lmp -in in.continue -var file plain -log plain.log -screen none"
+    ));
+    assert_eq!(energy("../rest.log"), energy("../plain.log"));
+    // Restart files are whole, every one: those before are those of the run that was not killed.
+    mounted.sh(
+        "cd melt && for f in *.restart; do test \"$(stat -c %s $f)\" = \"$(stat -c %s ../whole/$f)\"; done",
+    );
+}
+
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
