@@ -163,6 +163,11 @@ pub struct Tree {
     root_changed_ns: i64,
 }
 
+/// Whether a number can be that of anything but the root.
+fn is_number(number: u64) -> bool {
+    number > ROOT && number >> 63 == 0
+}
+
 /// Refuses what cannot be the name of anything in a directory.
 pub fn check_name(name: &str) -> Result<()> {
     let is_bad = name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']);
@@ -213,15 +218,19 @@ impl Tree {
 
     /// The path from the root, for people.
     pub fn path(&self, number: u64) -> Option<String> {
-        let mut names = Vec::new();
-        let mut at = number;
-        while at != ROOT {
-            let named = self.get(at)?;
-            names.push(named.name.as_str());
-            at = named.parent;
-        }
+        let mut names: Vec<&str> = self.above(number).map(|named| named.name.as_str()).collect();
         names.reverse();
-        Some(names.join("/"))
+        (number == ROOT || !names.is_empty()).then(|| names.join("/"))
+    }
+
+    /// A node and the directories that it lies in, up to the root.
+    pub fn above(&self, number: u64) -> impl Iterator<Item = &Named> {
+        std::iter::successors(self.get(number), |named| self.get(named.parent)).take(DEPTH_MAX)
+    }
+
+    /// Whether a node is another one, or lies in it.
+    pub fn lies_in(&self, number: u64, other: u64) -> bool {
+        number == other || self.above(number).any(|above| above.node.number == other || above.parent == other)
     }
 
     /// Whether a number is that of a directory.
@@ -239,7 +248,7 @@ impl Tree {
         let node = &named.node;
         let notes: usize = node.notes.iter().map(|(name, value)| name.len() + value.len()).sum();
         let target = if let Body::Link(target) = &node.body { target.len() } else { 0 };
-        if node.number <= ROOT || notes > NOTES_BYTES_MAX || target > TARGET_BYTES_MAX {
+        if !is_number(node.number) || notes > NOTES_BYTES_MAX || target > TARGET_BYTES_MAX {
             return Err(Error::invalid(format!(
                 "{:?} cannot be kept: a number, a link or notes of it are not as they must be",
                 named.name
@@ -254,17 +263,18 @@ impl Tree {
         {
             self.check_gone(there)?;
         }
-        let mut above = named.parent;
-        for _ in 0..DEPTH_MAX {
-            if above == ROOT {
-                return Ok(());
-            }
-            if above == node.number {
-                return Err(Error::invalid(format!("{:?} would lie in itself", named.name)));
-            }
-            above = self.get(above).map_or(ROOT, |named| named.parent);
+        if self.get(node.number).is_some_and(|there| there.parent == named.parent) {
+            return Ok(());
         }
-        Err(Error::invalid(format!("{:?} would lie too deep", named.name)))
+        match self.above(named.parent).count() {
+            _ if self.lies_in(named.parent, node.number) => {
+                Err(Error::invalid(format!("{:?} would lie in itself", named.name)))
+            }
+            depth if depth >= DEPTH_MAX / 2 => {
+                Err(Error::invalid(format!("{:?} would lie too deep", named.name)))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether what is there may go.
@@ -335,10 +345,24 @@ impl Tree {
         for _ in 0..reader.count(Named::BYTES_MIN)? {
             let named = Named::decode(reader)?;
             let number = named.node.number;
+            if !is_number(number) || check_name(&named.name).is_err() || tree.places.get(&number).is_some() {
+                return Err(reader.corrupt("a name that cannot be"));
+            }
             tree.places.insert(Place { number, parent: named.parent, name: named.name.clone() });
             tree.names.insert(named);
         }
-        Ok(Tree { root_changed_ns, ..tree })
+        if tree.names.len() != tree.places.len() {
+            return Err(reader.corrupt("a name twice"));
+        }
+        // Whoever goes up comes to the root.
+        let is_held = |named: &Named| {
+            let top = tree.above(named.node.number).last();
+            tree.is_directory(named.parent) && top.is_some_and(|top| top.parent == ROOT)
+        };
+        match tree.names().all(is_held) {
+            true => Ok(Tree { root_changed_ns, ..tree }),
+            false => Err(reader.corrupt("a name in no directory")),
+        }
     }
 }
 

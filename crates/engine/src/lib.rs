@@ -26,6 +26,6 @@ pub use options::{ChunkingChoice, Options};
 pub use restore::{Reader, Sink, Stretch};
 pub use save::{FinishedPart, PartWriter, Rewriter, Source, write_manifest};
 pub use session::Session;
-pub use vault::{BaseState, Damaged, OpenPack, Roots, Scratch, Span, Vault};
+pub use vault::{BaseState, Damaged, LeafAt, OpenPack, Roots, Scratch, Span, Vault};
 pub use view::{PartView, View};
 pub use workers::{Answer, Workers};

@@ -15,8 +15,8 @@ pub enum Handle {
     Version { opened: Arc<Opened> },
     /// A file that has no version yet, to be read by somebody else than those who write it.
     Watch { writing: Arc<Writing> },
-    /// A file to be written, and the process that opened it.
-    Write { writing: Arc<Writing>, opener: u32 },
+    /// A file to be written, the process that opened it, and whether all that it writes goes to the end.
+    Write { writing: Arc<Writing>, opener: u32, appends: bool },
     /// The word that the steps of a directory are complete: what is written there is nothing.
     Complete { directory: u64, writing: Arc<Writing> },
     /// The names of a directory, as they were when they were first asked for.

@@ -15,15 +15,19 @@ mod unmount;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fuser::{Config, MountOption, Session, SessionACL};
 use stdchk::files::Files;
 
 use operations::Operations;
-pub use unmount::{is_alive, is_mounted, server_of, unmount};
+pub use unmount::{is_alive, is_dead, server_of, unmount, wait_stored};
 
 /// Threads that answer the kernel. Some may wait for the store.
 const THREADS: usize = 8;
+
+/// How often what is kept at hand is looked through.
+const TIDIED: Duration = Duration::from_secs(10);
 
 /// How a mount is made.
 #[derive(Clone, Debug, Default)]
@@ -78,6 +82,22 @@ impl Mount {
 
     /// Answers the kernel until it is unmounted.
     pub fn run(self) -> io::Result<()> {
-        self.session.run()
+        let Mount { session, files } = self;
+        let tidied = Arc::downgrade(&files);
+        std::thread::spawn(move || {
+            while let Some(files) = tidied.upgrade() {
+                files.tidy();
+                drop(files);
+                std::thread::sleep(TIDIED);
+            }
+        });
+        let ended = session.run();
+        match files.writing_count() {
+            0 => {}
+            count => {
+                tracing::error!("{count} files were not closed before the end, and have no new versions")
+            }
+        }
+        ended
     }
 }

@@ -21,7 +21,7 @@ use crate::errno::errno;
 use crate::handles::{Handle, Handles};
 use crate::process::{has_open, is_killed, process_of};
 use crate::shown::{Showcase, Shown, VERSIONS, is_shown};
-use crate::unmount::PROCESS;
+use crate::unmount::{PROCESS, WRITING};
 
 /// How long the kernel may believe what it was told of names and attributes.
 const BELIEVED: Duration = Duration::from_millis(250);
@@ -52,6 +52,11 @@ fn new_name(name: &OsStr) -> Answer<&str> {
     if name.len() > NAME_BYTES_MAX { Err(Errno::ENAMETOOLONG) } else { text(name) }
 }
 
+/// What is said of a number that nothing has any more: the kernel then looks at the name again, which may lead to another one by now.
+fn by_number<T>(outcome: Outcome<T>) -> Answer<T> {
+    told(outcome.map_err(|fault| if matches!(fault, Fault::Missing) { Fault::Stale } else { fault }))
+}
+
 fn told<T>(outcome: Outcome<T>) -> Answer<T> {
     outcome.map_err(errno)
 }
@@ -80,7 +85,7 @@ impl Operations {
     }
 
     fn entry(&self, number: u64) -> Answer<Entry> {
-        told(match is_shown(number) {
+        by_number(match is_shown(number) {
             true => self.showcase.get(number).and_then(|shown| self.showcase.entry(&self.files, shown)),
             false => self.files.entry(number),
         })
@@ -113,7 +118,7 @@ impl Operations {
             return self.open_shown(number, flags);
         }
         if flags.acc_mode() == OpenAccMode::O_RDONLY {
-            let opened = told(self.files.open_to_read(number))?;
+            let opened = by_number(self.files.open_to_read(number))?;
             return Ok(self.handles.add(match (opened, self.files.writing(number)) {
                 (None, Some(writing)) => {
                     self.files.close_reader(number);
@@ -122,18 +127,19 @@ impl Operations {
                 (opened, _) => Handle::Read { number, opened },
             }));
         }
-        let writing = told(self.files.open_to_write(number))?;
+        let writing = by_number(self.files.open_to_write(number))?;
         if flags.0 & O_TRUNC != 0
             && let Err(fault) = writing.set_len(&self.files, 0)
         {
             let _ = self.files.close_writer(&writing);
             return Err(errno(fault));
         }
-        Ok(self.writer(request, writing))
+        Ok(self.writer(request, writing, flags.0))
     }
 
-    fn writer(&self, request: &Request, writing: Arc<Writing>) -> FileHandle {
-        self.handles.add(Handle::Write { writing, opener: process_of(request.pid()) })
+    fn writer(&self, request: &Request, writing: Arc<Writing>, flags: i32) -> FileHandle {
+        let (opener, appends) = (process_of(request.pid()), flags & O_APPEND != 0);
+        self.handles.add(Handle::Write { writing, opener, appends })
     }
 
     fn create_file(
@@ -142,12 +148,29 @@ impl Operations {
         parent: INodeNo,
         name: &OsStr,
         attributes_of_new: Attributes,
+        flags: i32,
     ) -> Answer<(FileAttr, FileHandle)> {
-        let writing = told(self.files.create(parent.0, new_name(name)?, &attributes_of_new))?;
-        let entry = told(self.files.entry(writing.number))?;
+        let name = new_name(name)?;
+        let writing = match self.files.create(parent.0, name, &attributes_of_new) {
+            // Somebody was faster.
+            Err(Fault::Exists) if flags & O_EXCL == 0 => {
+                let number = told(self.files.find(parent.0, name))?.number;
+                let handle = self.open_file(request, number, OpenFlags(flags))?;
+                return Ok((attributes(&self.entry(number)?), handle));
+            }
+            created => told(created)?,
+        };
+        let entry = match self.files.entry(writing.number) {
+            Ok(entry) => entry,
+            Err(fault) => {
+                let _ = self.files.remove(parent.0, name);
+                let _ = self.files.close_writer(&writing);
+                return Err(errno(fault));
+            }
+        };
         let handle = match name == COMPLETE {
             true => self.handles.add(Handle::Complete { directory: parent.0, writing }),
-            false => self.writer(request, writing),
+            false => self.writer(request, writing, flags),
         };
         Ok((attributes(&entry), handle))
     }
@@ -192,14 +215,14 @@ impl Operations {
             }
         }
         if !new.is_empty() {
-            told(self.files.set(number, new))?;
+            by_number(self.files.set(number, new))?;
         }
-        told(self.files.entry(number)).map(|entry| attributes(&entry))
+        by_number(self.files.entry(number)).map(|entry| attributes(&entry))
     }
 
     /// Cuts off a file that nobody has opened for it: that is a version of its own.
     fn cut(&self, number: u64, len: u64) -> Answer<()> {
-        let writing = told(self.files.open_to_write(number))?;
+        let writing = by_number(self.files.open_to_write(number))?;
         let cut = writing.set_len(&self.files, len);
         let closed = self.files.close_writer(&writing);
         told(cut.and(closed))
@@ -250,8 +273,10 @@ impl Operations {
     }
 
     fn note(&self, number: u64, name: &str) -> Answer<Vec<u8>> {
-        if name == PROCESS {
-            return Ok(std::process::id().to_string().into_bytes());
+        match name {
+            PROCESS => return Ok(std::process::id().to_string().into_bytes()),
+            WRITING => return Ok(self.files.writing_count().to_string().into_bytes()),
+            _ => {}
         }
         let notes = self.notes(number)?;
         notes.into_iter().find(|(known, _)| known == name).map(|(_, value)| value).ok_or(Errno::ENODATA)
@@ -288,6 +313,8 @@ fn send_note(reply: ReplyXattr, size: u32, value: &[u8]) {
     }
 }
 
+const O_EXCL: i32 = 0o200;
+const O_APPEND: i32 = 0o2000;
 /// Of `open(2)`; the same on all machines that Linux runs on but for a few old ones.
 const O_TRUNC: i32 = 0o1000;
 /// Of `setxattr(2)`.
@@ -472,10 +499,10 @@ impl Filesystem for Operations {
         name: &OsStr,
         mode: u32,
         umask: u32,
-        _flags: i32,
+        flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.create_file(request, parent, name, self.of_new(request, mode, umask)) {
+        match self.create_file(request, parent, name, self.of_new(request, mode, umask), flags) {
             Ok((found, handle)) => {
                 let believed = if name == COMPLETE { Duration::ZERO } else { BELIEVED };
                 reply.created(&believed, &found, GENERATION, handle, OPENED);
@@ -505,7 +532,7 @@ impl Filesystem for Operations {
         &self,
         _: &Request,
         _number: INodeNo,
-        handle: FileHandle,
+        handle_number: FileHandle,
         offset: u64,
         data: &[u8],
         _write_flags: WriteFlags,
@@ -513,7 +540,11 @@ impl Filesystem for Operations {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let written = self.written(handle).and_then(|file| told(file.write_at(&self.files, offset, data)));
+        let written = self.handle(handle_number).and_then(|handle| match &*handle {
+            // The kernel may not know where the end is by now.
+            Handle::Write { writing, appends: true, .. } => told(writing.append(&self.files, data)),
+            _ => self.written(handle_number).and_then(|file| told(file.write_at(&self.files, offset, data))),
+        });
         match written {
             Ok(()) => reply.written(data.len() as u32),
             Err(error) => reply.error(error),
@@ -522,14 +553,12 @@ impl Filesystem for Operations {
 
     fn flush(&self, request: &Request, number: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         let flushed = self.handle(handle).and_then(|handle| match &*handle {
-            Handle::Write { writing, opener }
-                if *opener == process_of(request.pid()) && is_killed(*opener) =>
-            {
-                writing.abandon("the process that wrote it was killed");
+            Handle::Write { writing, .. } if is_killed(process_of(request.pid())) => {
+                writing.note_killed();
                 Ok(())
             }
             // Others who got it from the one that opened it may go on with it, and so may that one.
-            Handle::Write { writing, opener }
+            Handle::Write { writing, opener, .. }
                 if *opener == process_of(request.pid()) && !has_open(*opener, number.0) =>
             {
                 told(self.files.flush(writing))
@@ -575,7 +604,7 @@ impl Filesystem for Operations {
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _only_data: bool, reply: ReplyEmpty) {
-        reply.ok();
+        done(reply, told(self.files.sync_names()));
     }
 
     fn opendir(&self, _: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

@@ -28,6 +28,10 @@ pub fn has_open(process: u32, number: u64) -> bool {
 
 /// Whether a process is ending because of a signal. What the kernel says of that stands at the end of its `stat`, as `waitpid(2)` has it.
 pub fn is_killed(process: u32) -> bool {
+    // The same number stands there for one that a debugger has stopped; but that one still has its files.
+    if fs::read_dir(format!("/proc/{process}/fdinfo")).is_ok_and(|mut all| all.next().is_some()) {
+        return false;
+    }
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let code: Option<u32> = stat.split_whitespace().last().and_then(|code| code.parse().ok());
     code.is_some_and(|code| code & 0x7f != 0)

@@ -85,23 +85,24 @@ impl Showcase {
             }
         };
         // Nobody can write here, and who may read a file may read its versions.
-        let (number, readable) = (self.number(shown.clone()), below.mode & 0o444);
-        match shown {
-            Shown::Versions { .. } if below.sort != Sort::Directory => Err(Fault::NotDirectory),
-            Shown::Versions { .. } => Ok(Entry { number, mode: below.mode & 0o555, ..below }),
-            _ if below.sort != Sort::File => Err(Fault::Missing),
+        let readable = below.mode & 0o444;
+        let entry = match &shown {
+            Shown::Versions { .. } if below.sort != Sort::Directory => return Err(Fault::NotDirectory),
+            Shown::Versions { .. } => Entry { mode: below.mode & 0o555, ..below },
+            _ if below.sort != Sort::File => return Err(Fault::Missing),
             Shown::Of { .. } => {
                 let mode = readable | readable >> 2;
-                Ok(Entry { number, sort: Sort::Directory, len: 0, mode, links: 2, ..below })
+                Entry { sort: Sort::Directory, len: 0, mode, links: 2, ..below }
             }
             Shown::Version { sequence, .. } => {
-                let versions = files.versions(below.number)?;
-                let version = versions.iter().find(|version| version.sequence == sequence);
-                let CheckpointEntry { bytes: len, created_ns: time, .. } = *version.ok_or(Fault::Missing)?;
+                let version = files.version(below.number, *sequence)?;
+                let (len, time) = (version.bytes, version.created_ns);
                 let times = Entry { modified_ns: time, changed_ns: time, accessed_ns: time, ..below };
-                Ok(Entry { number, len, mode: readable, ..times })
+                Entry { len, mode: readable, ..times }
             }
-        }
+        };
+        // Only what is there gets a number.
+        Ok(Entry { number: self.number(shown), ..entry })
     }
 
     /// The names in a directory that is shown, with itself and the one above first.

@@ -3,11 +3,28 @@
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::fs::getxattr;
 
+/// Of `errno(3)`: what everybody is told of a mount without a process.
+const ENOTCONN: i32 = 107;
 /// The note of the root that says which process answers.
 pub const PROCESS: &str = "user.stdchk.process";
+
+/// The note of the root that says how many files are open for writing, or are still being stored.
+pub const WRITING: &str = "user.stdchk.writing";
+
+/// How long it is waited until those that were closed are stored.
+const STORED: Duration = Duration::from_secs(10);
+
+/// Waits until no file is open for writing, for a while: what was closed a moment ago may not be stored yet.
+pub fn wait_stored(directory: &Path) {
+    let begun = Instant::now();
+    while number(directory, WRITING).is_some_and(|count| count > 0) && begun.elapsed() < STORED {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
 
 /// Unmounts a directory; with `lazy` also one that is in use, or whose process is gone.
 pub fn unmount(directory: &Path, lazy: bool) -> io::Result<()> {
@@ -33,22 +50,18 @@ pub fn unmount(directory: &Path, lazy: bool) -> io::Result<()> {
 
 /// The process that answers for a mount.
 pub fn server_of(directory: &Path) -> Option<u32> {
+    number(directory, PROCESS)
+}
+
+fn number(directory: &Path, note: &str) -> Option<u32> {
     let mut value = [0; 16];
-    let len = getxattr(directory, PROCESS, &mut value).ok()?;
+    let len = getxattr(directory, note, &mut value).ok()?;
     std::str::from_utf8(&value[..len]).ok()?.parse().ok()
 }
 
-/// Whether anything is mounted on a directory, also if its process is gone.
-pub fn is_mounted(directory: &Path) -> bool {
-    let Ok(path) = std::path::absolute(directory) else { return false };
-    // The directory itself may answer no question.
-    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
-    let path = parent.zip(path.file_name()).map_or(path.clone(), |(parent, name)| parent.join(name));
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    // As the kernel writes it there.
-    let escaped =
-        path.display().to_string().replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011");
-    mounts.lines().any(|line| line.split(' ').nth(4) == Some(escaped.trim_end_matches('/')))
+/// Whether what is mounted on a directory has no process any more.
+pub fn is_dead(directory: &Path) -> bool {
+    std::fs::metadata(directory).is_err_and(|error| error.raw_os_error() == Some(ENOTCONN))
 }
 
 /// Whether a process is there and does something.

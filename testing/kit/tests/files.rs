@@ -301,6 +301,114 @@ fn two_who_make_the_same_file_make_two_versions() {
 }
 
 #[test]
+fn who_comes_later_makes_another_version_and_who_goes_on_the_same() {
+    let fs = Arc::new(SimFs::new());
+    let files = files_on(&fs);
+    let count = || files.repository().state().expect("state").checkpoints().count();
+    let first = files.create(ROOT_NUMBER, "f", &new()).expect("new");
+    first.write_at(&files, 0, b"one").expect("write");
+    files.flush(&first).expect("flush");
+    // The next one opens it before the first is let go.
+    let second = files.open_to_write(first.number).expect("open");
+    files.close_writer(&first).expect("close");
+    second.set_len(&files, 0).expect("cut");
+    second.append(&files, b"two").expect("write");
+    files.close_writer(&second).expect("close");
+    assert_eq!((read(&files, "f").expect("read"), count()), (b"two".to_vec(), 2));
+    // A new file that is renamed over one before it is closed, and written on after that.
+    let new_one = files.create(ROOT_NUMBER, "g", &new()).expect("new");
+    new_one.append(&files, b"three").expect("write");
+    files.rename((ROOT_NUMBER, "g"), (ROOT_NUMBER, "f"), false).expect("rename");
+    files.flush(&new_one).expect("flush");
+    new_one.append(&files, b" and more").expect("write");
+    files.close_writer(&new_one).expect("close");
+    assert_eq!((read(&files, "f").expect("read"), count()), (b"three and more".to_vec(), 3));
+    // One that hides another is removed with it.
+    let hiding = files.create(ROOT_NUMBER, "h", &new()).expect("new");
+    files.rename((ROOT_NUMBER, "h"), (ROOT_NUMBER, "f"), false).expect("rename");
+    files.remove(ROOT_NUMBER, "f").expect("remove");
+    files.close_writer(&hiding).expect("close");
+    assert!(matches!(files.find(ROOT_NUMBER, "f"), Err(Fault::Missing)));
+    assert_eq!(count(), 0);
+}
+
+#[test]
+fn an_open_file_outlives_its_name_until_the_last_one_closes_it() {
+    let fs = Arc::new(SimFs::new());
+    let files = files_on(&fs);
+    let bytes = Random::new(4).bytes(5 << 20);
+    write(&files, "f", &bytes).expect("write");
+    let number = files.find(ROOT_NUMBER, "f").expect("it").number;
+    let (one, other) =
+        (files.open_to_write(number).expect("open"), files.open_to_write(number).expect("open"));
+    one.append(&files, b"more").expect("write");
+    files.remove(ROOT_NUMBER, "f").expect("remove");
+    files.flush(&one).expect("flush");
+    files.close_writer(&one).expect("close");
+    assert_eq!(other.len(), bytes.len() as u64 + 4);
+    assert!(other.read_at(&files, 0, bytes.len()).expect("read") == bytes);
+    assert_eq!(other.read_at(&files, bytes.len() as u64, 10).expect("read"), b"more");
+    files.close_writer(&other).expect("close");
+    assert!(matches!(files.find(ROOT_NUMBER, "f"), Err(Fault::Missing)));
+}
+
+#[test]
+fn what_could_not_be_stored_is_said_and_never_replaced_by_zeros() {
+    let fs = Arc::new(SimFs::new());
+    let files = files_on(&fs);
+    let good = Random::new(8).bytes(9 << 20);
+    write(&files, "f", &good).expect("write");
+    let number = files.find(ROOT_NUMBER, "f").expect("it").number;
+    // At each step of storing and publishing: two have it open, one closes it and hears of the failure.
+    let used: u64 = fs.files().values().map(|bytes| bytes.len() as u64).sum();
+    for room in [1u64 << 20, 5 << 20, 8 << 20, (9 << 20) + 3000, (9 << 20) + 200_000] {
+        fs.limit_room(used + room);
+        let (one, other) =
+            (files.open_to_write(number).expect("open"), files.open_to_write(number).expect("open"));
+        let wrote = one
+            .set_len(&files, 0)
+            .and_then(|()| one.append(&files, &Random::new(room).bytes(9 << 20)))
+            .and_then(|()| files.flush(&one));
+        let closed = files.close_writer(&one);
+        fs.limit_room(u64::MAX);
+        let went_on = other.write_at(&files, 100 << 20, b"far").and_then(|()| files.close_writer(&other));
+        match wrote.is_ok() {
+            true => closed.expect("all is there"),
+            false => {
+                assert!(went_on.is_err(), "who goes on hears of it");
+                assert!(read(&files, "f").expect("read") == good, "the version before is there");
+            }
+        }
+        // The next one starts anew.
+        write(&files, "f", &good).expect("write");
+    }
+}
+
+#[test]
+fn strange_places_are_no_harm() {
+    let fs = Arc::new(SimFs::new());
+    let files = files_on(&fs);
+    let writing = files.create(ROOT_NUMBER, "f", &new()).expect("new");
+    writing.write_at(&files, 10, b"x").expect("write");
+    for wants_hole in [false, true] {
+        assert_eq!(writing.seek(&files, 12, wants_hole).expect("past the end"), 11);
+        assert_eq!(writing.seek(&files, u64::MAX, wants_hole).expect("past the end"), 11);
+    }
+    assert!(matches!(writing.write_at(&files, u64::MAX - 1, b"abc"), Err(Fault::TooLong)));
+    assert!(matches!(writing.set_len(&files, 1 << 60), Err(Fault::TooLong)));
+    writing.set_len(&files, 1 << 44).expect("mostly nothing");
+    writing.write_at(&files, (1 << 44) - 3, b"end").expect("write");
+    files.close_writer(&writing).expect("close");
+    let opened = files.open_to_read(writing.number).expect("open").expect("a version");
+    let mut end = [0; 5];
+    opened.read_at((1 << 44) - 5, &mut end).expect("read");
+    assert_eq!(&end, b"\0\0end");
+    files.close_reader(writing.number);
+    let again = files.open_to_write(writing.number).expect("open");
+    again.punch(&files, 0..1 << 44).expect("zeros");
+}
+
+#[test]
 fn a_power_cut_takes_nothing_that_was_closed() {
     let fs = Arc::new(SimFs::new());
     let files = files_on(&fs);

@@ -132,6 +132,10 @@ impl State {
             let text = format!("log record {} cannot follow record {}", record.number, self.number);
             return Err(Error::corrupt(text));
         }
+        // Each is checked against the state before the record, and two names could meet.
+        if record.ops.iter().filter(|op| matches!(op, Op::Name(_) | Op::Unname(..))).count() > 1 {
+            return Err(Error::corrupt(format!("log record {} changes two names", record.number)));
+        }
         for op in &record.ops {
             self.check(op).map_err(|error| {
                 error.within(format!("log record {} was not allowed", record.number)).with_kind(Kind::Corrupt)
@@ -284,7 +288,7 @@ impl State {
         let app = Arc::make_mut(self.apps.entry(checkpoint.app.clone()).or_default());
         let step = checkpoint.step;
         let newest = app.checkpoints.of_step(step).last();
-        let generation = newest.map_or(1, |entry| entry.generation + 1);
+        let generation = newest.map_or(1, |entry| entry.generation.saturating_add(1));
         let entry = CheckpointEntry { generation, sequence: self.commits, ..checkpoint.clone() };
         if !entry.app.is_files() {
             app.history.saved(&entry);

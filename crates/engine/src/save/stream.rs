@@ -179,9 +179,12 @@ impl PartWriter {
         let len = source.len();
         let mut offset = 0;
         while offset < len {
-            let size = step.min(len - offset);
+            let mut size = step.min(len - offset);
             window.make_room(self)?;
-            if source.next_data(offset) >= offset + size {
+            let data = source.next_data(offset).min(len);
+            if data >= offset + size {
+                // As many leaves at once as there is nothing in.
+                size = if data == len { len - offset } else { (data - offset) / step * step };
                 window.push(Pending::Hole(size));
             } else {
                 let mut look = self.look(&window.trail, parent, page, offset);
@@ -279,13 +282,18 @@ impl PartWriter {
     }
 }
 
-/// The ranges of a stretch between those that changed, counted from where it begins.
+/// The ranges of a stretch between those that changed, which may overlap, counted from where it begins.
 fn between(changed: &[Range<u64>], offset: u64, size: u64) -> Vec<Range<usize>> {
     let at = |place: u64| (place.max(offset) - offset).min(size) as usize;
-    let ends = changed.iter().map(|range| at(range.end));
-    let starts = changed.iter().map(|range| at(range.start)).chain([size as usize]);
-    let ranges = std::iter::once(0).chain(ends).zip(starts).map(|(from, to)| from..to);
-    ranges.filter(|range| !range.is_empty()).collect()
+    let (mut unchanged, mut end) = (Vec::new(), 0);
+    for (from, to) in changed.iter().map(|range| (at(range.start), at(range.end))).chain([(size as usize, 0)])
+    {
+        if end < from {
+            unchanged.push(end..from);
+        }
+        end = end.max(to);
+    }
+    unchanged
 }
 
 /// What is read first: many streams are short, and memory for a long one takes its time to get.

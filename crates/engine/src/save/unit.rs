@@ -32,8 +32,8 @@ pub trait Source: Send + Sync {
         offset
     }
 
-    /// Where in a range bytes may differ from those of a blob at the very same place, in order, where that is known: then nothing else
-    /// is read.
+    /// Where in a range bytes may differ from those of a blob at the very same place, in the order of where that begins, where it is known: then
+    /// nothing else is read.
     fn changed_since(&self, blob: &Blob, range: Range<u64>) -> Option<Vec<Range<u64>>> {
         let _ = (blob, range);
         None

@@ -141,17 +141,17 @@ impl Files {
     /// Removes the name of anything but a directory, with all versions. Who has it open goes on.
     pub fn remove(&self, parent: u64, name: &str) -> Outcome<()> {
         self.check_writable()?;
-        if self.forget_new(parent, name) {
-            return Ok(());
-        }
-        let number = self.change(|state| {
-            let node = state.tree().find(parent, name).ok_or(Fault::Missing)?;
-            match node.is_directory() {
-                true => Err(Fault::IsDirectory),
-                false => Ok((vec![Op::Unname(parent, name.to_owned(), now())], node.number)),
-            }
+        // A new file may hide one that is there.
+        let was_new = self.forget_new(parent, name);
+        let number = self.change(|state| match state.tree().find(parent, name) {
+            None if was_new => Ok((Vec::new(), None)),
+            None => Err(Fault::Missing),
+            Some(node) if node.is_directory() => Err(Fault::IsDirectory),
+            Some(node) => Ok((vec![Op::Unname(parent, name.to_owned(), now())], Some(node.number))),
         })?;
-        self.note_removed(number);
+        if let Some(number) = number {
+            self.note_removed(number);
+        }
         Ok(())
     }
 
@@ -248,8 +248,12 @@ impl Files {
         let Some(number) = number else { return Ok(false) };
         let state = self.state()?;
         check_directory(&state, to.0)?;
-        if state.tree().find(to.0, to.1).is_some_and(Node::is_directory) {
+        let there = state.tree().find(to.0, to.1);
+        if there.is_some_and(Node::is_directory) {
             return Err(Fault::IsDirectory);
+        }
+        if let Some(there) = there {
+            self.note_removed(there.number);
         }
         self.forget_new(to.0, to.1);
         let Some(writing) = self.table().writing.get(&number).cloned() else { return Ok(false) };
@@ -376,12 +380,8 @@ fn check_directory(state: &State, number: u64) -> Outcome<()> {
 }
 
 fn tree_allows(state: &State, named: &Named) -> Outcome<()> {
-    let mut above = named.parent;
-    while above != ROOT {
-        if above == named.node.number {
-            return Err(Fault::Invalid);
-        }
-        above = state.tree().get(above).map_or(ROOT, |named| named.parent);
+    match state.tree().lies_in(named.parent, named.node.number) {
+        true => Err(Fault::Invalid),
+        false => Ok(()),
     }
-    Ok(())
 }

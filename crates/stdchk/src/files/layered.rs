@@ -17,6 +17,8 @@ pub struct Layered {
     pub base: Option<Arc<Opened>>,
     /// How much of it is left, at its beginning.
     pub base_len: u64,
+    /// Ranges of it that are zeros by now, in order.
+    zeroed: Vec<Range<u64>>,
     /// What is above.
     pub overlay: Overlay,
     /// How long the file is.
@@ -27,13 +29,13 @@ impl Layered {
     /// A version as it is.
     pub fn of(base: Arc<Opened>) -> Layered {
         let len = base.len();
-        Layered { base: Some(base), base_len: len, overlay: Overlay::default(), len }
+        Layered { base: Some(base), base_len: len, len, ..Layered::default() }
     }
 
     /// Whether it is what is below it, and nothing else.
     pub fn is_base(&self) -> bool {
         let base = self.base.as_ref().map_or(0, |base| base.len());
-        self.overlay.is_empty() && self.len == base && self.base_len == base
+        self.overlay.is_empty() && self.zeroed.is_empty() && self.len == base && self.base_len == base
     }
 
     /// Puts bytes above what is there.
@@ -51,15 +53,26 @@ impl Layered {
 
     /// Makes a range zeros.
     pub fn punch(&mut self, range: Range<u64>) {
-        // Zeros above the base hide it; above nothing they are nothing.
         self.overlay.remove(range.clone());
-        let mut at = range.start;
-        let end = range.end.min(self.base_len);
-        while at < end {
-            let some = (end - at).min(1 << 20);
-            self.overlay.write(at, &vec![0; some as usize]);
-            at += some;
+        let below = range.start..range.end.min(self.base_len);
+        if !below.is_empty() {
+            self.zeroed.push(below);
+            self.zeroed.sort_unstable_by_key(|range| range.start);
+            self.zeroed.dedup_by(|next, last| {
+                let touches = next.start <= last.end;
+                if touches {
+                    last.end = last.end.max(next.end);
+                }
+                touches
+            });
         }
+    }
+
+    /// What was made zeros of a range.
+    fn zeroed_in(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let first = self.zeroed.partition_point(|zeroed| zeroed.end <= range.start);
+        let meeting = self.zeroed[first..].iter().take_while(move |zeroed| zeroed.start < range.end);
+        meeting.map(move |zeroed| zeroed.start.max(range.start)..zeroed.end.min(range.end))
     }
 
     /// Bytes from an offset on, fewer where it ends.
@@ -72,10 +85,18 @@ impl Layered {
 
     /// The next place from an offset on that may not be zeros, or with `wants_hole` that may be.
     pub fn seek(&self, offset: u64, wants_hole: bool) -> u64 {
-        let data = |at: u64| match self.overlay.held(at..self.len).next() {
-            _ if at < self.base_len => at,
-            Some(range) => range.start,
-            None => self.len,
+        if offset >= self.len {
+            return self.len;
+        }
+        let data = |at: u64| {
+            let above = self.overlay.held(at..self.len).next().map_or(self.len, |range| range.start);
+            match &self.base {
+                Some(base) if at < self.base_len => match base.next_data(at) {
+                    below if below < self.base_len => above.min(below),
+                    _ => above,
+                },
+                _ => above,
+            }
         };
         if !wants_hole {
             return data(offset);
@@ -102,6 +123,9 @@ impl Source for Layered {
         {
             base.read_at(offset, from_base)?;
         }
+        for zeroed in self.zeroed_in(range) {
+            from_base[(zeroed.start - offset) as usize..(zeroed.end - offset) as usize].fill(0);
+        }
         zeros.fill(0);
         self.overlay.read(offset, buffer);
         Ok(())
@@ -115,6 +139,10 @@ impl Source for Layered {
         self.base.as_ref().filter(|base| base.content.blob == *blob)?;
         let kept = range.start..range.end.min(self.base_len).max(range.start);
         let tail = kept.end..range.end;
-        Some(self.overlay.held(kept).chain([tail]).filter(|range| !range.is_empty()).collect())
+        let mut changed: Vec<Range<u64>> =
+            self.overlay.held(kept.clone()).chain(self.zeroed_in(kept)).chain([tail]).collect();
+        changed.retain(|range| !range.is_empty());
+        changed.sort_unstable_by_key(|range| range.start);
+        Some(changed)
     }
 }

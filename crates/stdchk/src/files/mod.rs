@@ -19,8 +19,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use stdchk_catalog::State;
 use stdchk_catalog::tree::{Body, Node, ROOT, Version};
+use stdchk_catalog::{Op, State};
 use stdchk_engine::Vault;
 use stdchk_engine::session::random_u64;
 use stdchk_object::Result;
@@ -210,13 +210,41 @@ impl Files {
         Ok(reading)
     }
 
+    /// Lets go what was kept at hand for a while: what is removed can be cleared away when nobody has it open. To be called now and then.
+    pub fn tidy(&self) {
+        let mut pin = locked(&self.pin);
+        if pin.as_ref().is_some_and(|pin| pin.since.elapsed() > PIN) {
+            locked(&self.opened).clear();
+            *pin = None;
+        }
+        drop(pin);
+        let old = now() - PIN.as_nanos() as i64;
+        self.table().touched.retain(|_, at| *at > old);
+    }
+
+    /// How many files are open for writing, or are still being stored.
+    pub fn writing_count(&self) -> usize {
+        self.table().writing.len()
+    }
+
+    /// Makes sure that names are where they were said to be, also after a power cut.
+    pub fn sync_names(&self) -> Outcome<()> {
+        if self.save.is_durable() && !self.is_read_only {
+            // What says nothing says also that all before it is to stay.
+            self.repository.catalog.append(true, &mut |_| Ok(vec![Op::Heal(Vec::new())]))?;
+        }
+        Ok(())
+    }
+
     /// A version of a state, to be read.
     fn open_version(&self, state: &State, version: Version) -> Result<Arc<Opened>> {
         let pin = self.pin()?;
         if let Some(opened) = locked(&self.opened).get(&version) {
             return Ok(opened.clone());
         }
-        let opened = Arc::new(Opened::version(pin.vault.clone(), pin, state, version)?);
+        let mut opened = Opened::version(pin.vault.clone(), pin, state, version)?;
+        opened.is_doubtful = opened.entry.as_ref().is_some_and(|entry| self.repository.is_doubtful(entry));
+        let opened = Arc::new(opened);
         let mut all = locked(&self.opened);
         if all.len() >= OPENED {
             all.clear();
@@ -261,7 +289,7 @@ impl Files {
 
     /// What a name in a directory leads to.
     pub fn find(&self, parent: u64, name: &str) -> Outcome<Entry> {
-        let new = self.table().names.get(&(parent, name.to_owned())).copied();
+        let new = self.new_file(parent, name).map(|writing| writing.number);
         let number = match new {
             Some(number) => number,
             None => {
@@ -282,6 +310,20 @@ impl Files {
             }
         };
         self.entry(number)
+    }
+
+    /// A file of that name that nobody else knows yet. One that will never be known is forgotten.
+    fn new_file(&self, parent: u64, name: &str) -> Option<Arc<Writing>> {
+        let place = (parent, name.to_owned());
+        let writing = {
+            let table = self.table();
+            table.names.get(&place).and_then(|number| table.writing.get(number).cloned())
+        }?;
+        if writing.has_failed() {
+            self.table().names.remove(&place);
+            return None;
+        }
+        Some(writing)
     }
 
     /// The names in a directory, in order, those after `after` only; no more than `most`.
@@ -368,39 +410,50 @@ impl Files {
     /// Opens a file to write it, together with all others who do.
     pub fn open_to_write(&self, number: u64) -> Outcome<Arc<Writing>> {
         self.check_writable()?;
-        let state = self.state()?;
-        let mut table = self.table();
-        if let Some(writing) = table.writing.get(&number) {
-            let writing = writing.clone();
-            drop(table);
-            return Ok(self.joined(writing));
-        }
-        let named = state.tree().get(number).ok_or(Fault::Missing)?;
-        let node = named.node.clone();
-        let layers = match (&node.body, newest(&state, &node)) {
-            (Body::Directory, _) => return Err(Fault::IsDirectory),
-            (Body::Link(_) | Body::Special(..), _) => return Err(Fault::Invalid),
-            (Body::File(_), None) => Layered::default(),
-            (Body::File(_), Some(version)) => {
-                drop(table);
-                let layers = Layered::of(self.open_version(&state, version)?);
-                table = self.table();
-                layers
+        loop {
+            if let Some(writing) = self.writing(number)
+                && self.join(&writing)
+            {
+                return Ok(writing);
             }
-        };
-        let new = || Arc::new(Writing::new(node, None, layers));
-        let writing = table.writing.entry(number).or_insert_with(new).clone();
-        drop(table);
-        Ok(self.joined(writing))
+            let state = self.state()?;
+            let node = state.tree().get(number).ok_or(Fault::Missing)?.node.clone();
+            let version = newest(&state, &node);
+            let layers = match (&node.body, version) {
+                (Body::Directory, _) => return Err(Fault::IsDirectory),
+                (Body::Link(_) | Body::Special(..), _) => return Err(Fault::Invalid),
+                (Body::File(_), None) => Layered::default(),
+                (Body::File(_), Some(version)) => Layered::of(self.open_version(&state, version)?),
+            };
+            let mut table = self.table();
+            // Somebody may have written it meanwhile, or be about to.
+            let state = self.state()?;
+            let is_newest =
+                state.tree().get(number).is_some_and(|named| newest(&state, &named.node) == version);
+            let is_taken = table.writing.get(&number).is_some_and(|there| !there.has_failed());
+            if is_newest && !is_taken {
+                let writing = Arc::new(Writing::new(node, None, layers));
+                writing.inner().opens = 1;
+                table.writing.insert(number, writing.clone());
+                return Ok(writing);
+            }
+        }
     }
 
-    /// Counts one more who writes a file. Whoever was the last may just have left.
-    fn joined(&self, writing: Arc<Writing>) -> Arc<Writing> {
+    /// Counts one more who writes a file; not if that is not written any more, or cannot become a version.
+    fn join(&self, writing: &Arc<Writing>) -> bool {
         let mut inner = writing.inner();
+        let is_it =
+            self.table().writing.get(&writing.number).is_some_and(|there| Arc::ptr_eq(there, writing));
+        if !is_it || inner.has_failed() {
+            return false;
+        }
         inner.opens += 1;
-        self.table().writing.entry(writing.number).or_insert_with(|| writing.clone());
-        drop(inner);
-        writing
+        // What was published is theirs who wrote it; from now on there is another version.
+        if !inner.is_dirty {
+            inner.published = None;
+        }
+        true
     }
 
     /// Makes a new file, which others know when it is closed.
@@ -424,6 +477,7 @@ impl Files {
 
     /// Publishes what was written so far, as who closes a file that he opened for writing wants it.
     pub fn flush(&self, writing: &Writing) -> Outcome<()> {
+        writing.inner().was_torn(true);
         self.publish(writing)
     }
 
@@ -437,14 +491,23 @@ impl Files {
         if !is_last {
             return Ok(());
         }
+        if writing.inner().was_torn(true) {
+            writing.abandon("a process that wrote it was killed");
+        }
         let published = self.publish(writing);
-        let inner = writing.inner();
+        let mut inner = writing.inner();
         if inner.opens == 0 {
             let mut table = self.table();
-            table.writing.remove(&writing.number);
-            if let Some(place) = &inner.place {
-                table.names.remove(place);
+            if table.writing.get(&writing.number).is_some_and(|there| Arc::ptr_eq(there, writing)) {
+                table.writing.remove(&writing.number);
             }
+            if let Some(place) = inner.place.take()
+                && table.names.get(&place) == Some(&writing.number)
+            {
+                table.names.remove(&place);
+            }
+            drop(table);
+            inner.give_up();
         }
         published
     }

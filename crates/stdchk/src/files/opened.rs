@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stdchk_catalog::tree::Version;
 use stdchk_catalog::{CheckpointEntry, State};
-use stdchk_engine::{PartView, Roots, Vault, View};
+use stdchk_engine::{LeafAt, PartView, Roots, Vault, View};
 use stdchk_object::member::Content;
 use stdchk_object::{Error, Result};
 
@@ -24,6 +24,8 @@ pub struct Opened {
     pub content: Content,
     /// The version, if that is what it is.
     pub entry: Option<CheckpointEntry>,
+    /// Whether it was never synced, by another boot of the machine: some of it may be gone.
+    pub is_doubtful: bool,
 }
 
 impl Opened {
@@ -41,7 +43,14 @@ impl Opened {
         for part in View::open(&vault, &entry.manifest)?.parts {
             if let Some(content) = content_of(&vault, &part, &path)? {
                 let part = Arc::new(part);
-                return Ok(Opened { vault, _keeper: keeper, part, content, entry: Some(entry.clone()) });
+                return Ok(Opened {
+                    vault,
+                    _keeper: keeper,
+                    part,
+                    content,
+                    entry: Some(entry.clone()),
+                    is_doubtful: false,
+                });
             }
         }
         Err(Error::corrupt(format!("checkpoint {} has no member {path}", entry.id())))
@@ -57,7 +66,7 @@ impl Opened {
         let path = member_path(number);
         let content = content_of(&vault, &part, &path)?;
         let content = content.ok_or_else(|| Error::corrupt("a part without the member that was written"))?;
-        Ok(Opened { vault, _keeper: keeper, part: Arc::new(part), content, entry: None })
+        Ok(Opened { vault, _keeper: keeper, part: Arc::new(part), content, entry: None, is_doubtful: false })
     }
 
     /// Bytes of it.
@@ -72,6 +81,18 @@ impl Opened {
 
     fn roots(&self) -> &Arc<Roots> {
         &self.part.roots
+    }
+
+    /// The next place from an offset on that may not be zeros, as far as that is known without reading bytes.
+    pub fn next_data(&self, offset: u64) -> u64 {
+        let mut at = offset;
+        while at < self.len() {
+            match self.vault.find_leaf(self.roots(), &self.content.blob, at, &mut |_, _, _| {}) {
+                Ok((LeafAt::Hole, start, len)) if start + len > at => at = start + len,
+                _ => break,
+            }
+        }
+        at
     }
 
     /// Fills a buffer from an offset on; as many bytes must be there.

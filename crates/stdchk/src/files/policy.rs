@@ -1,7 +1,7 @@
 //! How many versions are kept: what is noted of a file, or else of the nearest directory above it that says something.
 
 use stdchk_catalog::State;
-use stdchk_catalog::tree::{Node, ROOT};
+use stdchk_catalog::tree::Node;
 
 use super::fault::{Fault, Outcome};
 
@@ -26,14 +26,8 @@ fn noted(node: &Node) -> Option<usize> {
 
 /// How many versions are kept of a file that is in a directory.
 pub fn kept(state: &State, node: &Node, directory: u64) -> usize {
-    let mut at = directory;
-    let mut found = noted(node);
-    while found.is_none() && at != ROOT {
-        let Some(above) = state.tree().get(at) else { break };
-        found = noted(&above.node);
-        at = above.parent;
-    }
-    found.unwrap_or(usize::MAX)
+    let above = || state.tree().above(directory).find_map(|above| noted(&above.node));
+    noted(node).or_else(above).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

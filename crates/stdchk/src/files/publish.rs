@@ -8,14 +8,17 @@ use stdchk_object::{AppName, Error, Kind, Result};
 
 use super::Files;
 use super::fault::{Fault, Outcome};
+use super::layered::Layered;
 use super::policy;
-use super::writing::{Ready, Writing};
+use super::writing::{Inner, Ready, Writing};
 
 /// A file whose bytes are stored, and that is to get a version.
 struct Item<'a> {
     entry: CheckpointEntry,
     /// What the file is like but for its bytes.
     node: &'a Node,
+    /// The number of the file that it is a version of, if that is there.
+    target: u64,
     /// Where it will be, if it is new.
     place: Option<&'a (u64, String)>,
     /// A version that those who wrote it have published already.
@@ -34,7 +37,7 @@ impl Item<'_> {
     /// The file with its new version, as it will be.
     fn named(&self, state: &State) -> Outcome<Found> {
         let tree = state.tree();
-        let there = tree.get(self.node.number).cloned();
+        let there = tree.get(self.target).cloned();
         let mut named = match (there, self.place) {
             (Some(named), _) => named,
             (None, None) => return Ok(Found::Nowhere),
@@ -65,50 +68,61 @@ impl Item<'_> {
 fn next_version(state: &State, step: u64) -> Version {
     let files = state.apps().get(&AppName::files());
     let newest = files.and_then(|files| files.checkpoints.of_step(step).last().map(|entry| entry.generation));
-    Version { step, generation: newest.unwrap_or(0) + 1 }
+    Version { step, generation: newest.unwrap_or(0).saturating_add(1) }
 }
 
 impl Files {
-    /// Makes a version of what was written, if that is anything new.
+    /// Makes a version of what was written, if that is anything new. After a failure there is nothing left of it, and all who have the file open
+    /// hear that.
     pub(super) fn publish(&self, writing: &Writing) -> Outcome<()> {
         let mut inner = writing.inner();
-        if inner.is_removed {
-            inner.give_up();
-            return Ok(());
-        }
-        if !inner.is_dirty {
+        if inner.is_removed || !inner.is_dirty {
             return Ok(());
         }
         let ready = inner.ready(self)?;
+        let done = self.publish_ready(&mut inner, &ready);
+        drop(inner);
+        let state = match done {
+            Ok(Some(state)) => state,
+            Ok(None) => return Ok(()),
+            Err(fault) => {
+                let error = fault.into_error();
+                writing.inner().fail(&error.to_string());
+                return Err(Fault::Store(error));
+            }
+        };
+        self.repository.list_in_index(ready.finished.listed, self.save.durability);
+        self.complete_if_last(&state, writing.number)
+    }
+
+    /// The state with the new version; none where the file has no name any more.
+    fn publish_ready(&self, inner: &mut Inner, ready: &Ready) -> Outcome<Option<Arc<State>>> {
         let item = Item {
-            entry: self.entry_of(writing.number, &ready)?,
+            entry: self.entry_of(inner.node.number, ready)?,
             node: &inner.node,
+            target: inner.target,
             place: inner.place.as_ref(),
             replaces: inner.published,
         };
-        let published = match self.append_version(&ready, &item) {
-            Ok(published) => published,
-            Err(fault) => {
-                inner.give_up();
-                return Err(fault);
-            }
-        };
+        let published = self.append_version(ready, &item)?;
         inner.is_dirty = false;
-        let Some((state, version)) = published else {
+        let Some((state, version, target)) = published else {
+            // Those who have it open go on with it; it ends with the last of them.
             (inner.is_removed, inner.place) = (true, None);
-            inner.give_up();
-            return Ok(());
+            inner.session = Some(ready.session.clone());
+            inner.stand_on(self, ready.session.clone(), &ready.finished)?;
+            return Ok(None);
         };
-        inner.published = Some(version);
+        (inner.published, inner.target) = (Some(version), target);
         if let Some((parent, name)) = inner.place.take() {
             self.table().names.remove(&(parent, name));
         }
-        let opened = self.open_version(&state, version);
-        inner.layers = super::layered::Layered::of(opened?);
-        drop(inner);
-        let Ready { finished, .. } = ready;
-        self.repository.list_in_index(finished.listed, self.save.durability);
-        self.complete_if_last(&state, writing.number)
+        match self.open_version(&state, version) {
+            Ok(opened) => inner.layers = Layered::of(opened),
+            // The version is there; only those who would go on above it cannot.
+            Err(error) => inner.fail(&error.to_string()),
+        }
+        Ok(Some(state))
     }
 
     fn entry_of(&self, number: u64, ready: &Ready) -> Result<CheckpointEntry> {
@@ -123,7 +137,7 @@ impl Files {
     }
 
     /// Appends the record; the state after it and the version, or nothing where the file has no name any more.
-    fn append_version(&self, ready: &Ready, item: &Item) -> Outcome<Option<(Arc<State>, Version)>> {
+    fn append_version(&self, ready: &Ready, item: &Item) -> Outcome<Option<(Arc<State>, Version, u64)>> {
         let id = ready.session.id();
         let packs = || ready.finished.part.references.iter().map(|reference| reference.pack.name);
         let (mut fault, mut outcome) = (None, None);
@@ -133,7 +147,8 @@ impl Files {
                 let files = state.apps().get(&AppName::files());
                 let mut mine = files.into_iter().flat_map(|files| files.checkpoints.of_step(item.entry.step));
                 let there = mine.find(|entry| entry.manifest == item.entry.manifest);
-                outcome = there.map(|entry| Version { step: entry.step, generation: entry.generation });
+                outcome = there
+                    .map(|entry| (Version { step: entry.step, generation: entry.generation }, item.target));
                 return match outcome {
                     Some(_) => Ok(Vec::new()),
                     None => state.session(id).map(|_| Vec::new()),
@@ -141,13 +156,13 @@ impl Files {
             }
             match item.named(state) {
                 Ok(Found::At(named)) => {
-                    outcome = named.node.versions().last().copied();
+                    outcome = named.node.versions().last().map(|version| (*version, named.node.number));
                     let publish = Op::Publish(id, vec![item.entry.clone()], state.to_revive(packs()));
                     Ok(vec![publish, Op::Name(Box::new(named))])
                 }
                 Ok(Found::Nowhere) => {
                     outcome = None;
-                    Ok(vec![Op::End(id)])
+                    Ok(Vec::new())
                 }
                 Err(why) => {
                     fault = Some(why);
@@ -158,7 +173,7 @@ impl Files {
         match (state, fault) {
             (Ok(state), _) => {
                 self.learn(&state);
-                Ok(outcome.map(|version| (state, version)))
+                Ok(outcome.map(|(version, target)| (state, version, target)))
             }
             (Err(_), Some(fault)) => Err(fault),
             (Err(error), None) => Err(error.into()),

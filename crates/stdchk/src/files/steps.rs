@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use stdchk_catalog::tree::{Named, ROOT};
+use stdchk_catalog::tree::Named;
 use stdchk_catalog::{CheckpointEntry, Op, SessionKind, State};
 use stdchk_engine::session::Session;
 use stdchk_object::AppName;
@@ -59,16 +59,9 @@ fn last_complete(state: &State, app: &AppName, step: u64) -> u64 {
 
 /// How many nodes write a step, as the nearest directory above says.
 fn nodes_declared(state: &State, directory: u64) -> Option<u32> {
-    let mut at = directory;
-    while at != ROOT {
-        let named = state.tree().get(at)?;
-        let note = named.node.notes.iter().find(|(name, _)| name == NODES);
-        if let Some((_, value)) = note {
-            return parse_nodes(value).ok();
-        }
-        at = named.parent;
-    }
-    None
+    let note = |named: &Named| named.node.notes.iter().find(|(name, _)| name == NODES).cloned();
+    let (_, value) = state.tree().above(directory).find_map(note)?;
+    parse_nodes(&value).ok()
 }
 
 impl Files {

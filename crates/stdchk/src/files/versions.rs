@@ -17,15 +17,25 @@ impl Files {
         Ok(versions.iter().filter_map(|version| state.checkpoint(&version.id()).cloned()).collect())
     }
 
+    /// What is known of a version, by its place in commit order.
+    pub fn version(&self, number: u64, sequence: u64) -> Outcome<CheckpointEntry> {
+        let state = self.state()?;
+        let (_, entry) = version_at(&state, number, sequence)?;
+        Ok(entry.clone())
+    }
+
     /// Opens a version by its place in commit order.
     pub fn open_version_to_read(&self, number: u64, sequence: u64) -> Outcome<Arc<Opened>> {
         let state = self.state()?;
-        let is_it = |version: &&Version| {
-            state.checkpoint(&version.id()).is_some_and(|entry| entry.sequence == sequence)
-        };
-        let version = versions_of(&state, number)?.iter().find(is_it).copied().ok_or(Fault::Missing)?;
+        let (version, _) = version_at(&state, number, sequence)?;
         Ok(self.open_version(&state, version)?)
     }
+}
+
+fn version_at(state: &State, number: u64, sequence: u64) -> Outcome<(Version, &CheckpointEntry)> {
+    let versions = versions_of(state, number)?.iter();
+    let mut known = versions.filter_map(|version| Some((*version, state.checkpoint(&version.id())?)));
+    known.find(|(_, entry)| entry.sequence == sequence).ok_or(Fault::Missing)
 }
 
 fn versions_of(state: &State, number: u64) -> Outcome<&[Version]> {

@@ -22,8 +22,8 @@ use crate::host;
 
 /// A file that is written from its beginning is streamed from this length on.
 const STREAM_FROM: u64 = 4 << 20;
-/// The longest file: what fits in a signed number of 64 bits.
-pub const LEN_MAX: u64 = i64::MAX as u64;
+/// The longest file.
+const LEN_MAX: u64 = 1 << 50;
 
 /// A file that is being written.
 pub struct Writing {
@@ -37,12 +37,18 @@ pub(super) struct Inner {
     pub node: Node,
     /// Where it will be, until it has a name that everybody knows.
     pub place: Option<(u64, String)>,
+    /// The number of the file that it is a version of: another one where somebody else had made that meanwhile.
+    pub target: u64,
     /// Whether its name is gone.
     pub is_removed: bool,
+    /// Whether a process was killed that had it open.
+    is_torn: bool,
+    /// Whether what is below was dropped by others, so that nothing may be shared with it.
+    is_base_gone: bool,
     pub layers: Layered,
     stream: Option<Stream>,
     /// Packs are written under it until it ends in a version.
-    session: Option<Arc<Session>>,
+    pub session: Option<Arc<Session>>,
     /// Whether there is something to publish.
     pub is_dirty: bool,
     /// The version that those who write now have published already.
@@ -65,11 +71,14 @@ pub(super) struct Ready {
 
 impl Writing {
     pub(super) fn new(node: Node, place: Option<(u64, String)>, layers: Layered) -> Writing {
-        let is_dirty = place.is_some();
+        let (is_dirty, number) = (place.is_some(), node.number);
         let inner = Inner {
             node,
             place,
+            target: number,
             is_removed: false,
+            is_torn: false,
+            is_base_gone: false,
             layers,
             stream: None,
             session: None,
@@ -78,11 +87,16 @@ impl Writing {
             failed: None,
             opens: 0,
         };
-        Writing { number: inner.node.number, inner: Mutex::new(inner) }
+        Writing { number, inner: Mutex::new(inner) }
     }
 
     pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Whether it will not become a version.
+    pub fn has_failed(&self) -> bool {
+        self.inner().has_failed()
     }
 
     /// How long it is.
@@ -97,10 +111,20 @@ impl Writing {
 
     /// Writes bytes at an offset.
     pub fn write_at(&self, files: &Files, offset: u64, data: &[u8]) -> Outcome<()> {
-        let end =
-            offset.checked_add(data.len() as u64).filter(|&end| end <= LEN_MAX).ok_or(Fault::TooLong)?;
+        self.write(files, Some(offset), data)
+    }
+
+    /// Writes bytes at the end.
+    pub fn append(&self, files: &Files, data: &[u8]) -> Outcome<()> {
+        self.write(files, None, data)
+    }
+
+    fn write(&self, files: &Files, offset: Option<u64>, data: &[u8]) -> Outcome<()> {
         let mut inner = self.inner();
         inner.check()?;
+        let offset = offset.unwrap_or(inner.len());
+        let end =
+            offset.checked_add(data.len() as u64).filter(|&end| end <= LEN_MAX).ok_or(Fault::TooLong)?;
         inner.touch();
         if inner.stream.as_ref().is_some_and(|stream| stream.len != offset) {
             inner.attempt(|inner| inner.settle(files))?;
@@ -180,9 +204,13 @@ impl Writing {
     pub fn abandon(&self, why: &str) {
         let mut inner = self.inner();
         if inner.is_dirty {
-            inner.failed = Some(why.to_owned());
-            inner.give_up();
+            inner.fail(why);
         }
+    }
+
+    /// Notes that a process was killed that had it open: unless the one that opened it closes it, there will be no version.
+    pub fn note_killed(&self) {
+        self.inner().is_torn = true;
     }
 
     /// Puts what was written where the durability of the tree wants it.
@@ -209,6 +237,24 @@ impl Inner {
         self.layers.len
     }
 
+    /// Whether it will not become a version.
+    pub fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// From now on there is nothing to be published, and all who have it open hear why.
+    pub fn fail(&mut self, why: &str) {
+        self.failed = Some(why.to_owned());
+        self.give_up();
+    }
+
+    /// Whether a process was killed that had it open; with `forgives` that is forgotten.
+    pub fn was_torn(&mut self, forgives: bool) -> bool {
+        let was = self.is_torn;
+        self.is_torn &= !forgives;
+        was
+    }
+
     pub fn touch(&mut self) {
         let now = now();
         (self.node.modified_ns, self.node.changed_ns) = (now, now);
@@ -219,8 +265,7 @@ impl Inner {
     fn attempt<T>(&mut self, step: impl FnOnce(&mut Inner) -> Result<T>) -> Result<T> {
         let done = step(self);
         if let Err(error) = &done {
-            self.failed = Some(error.to_string());
-            self.give_up();
+            self.fail(&error.to_string());
         }
         done
     }
@@ -262,7 +307,7 @@ impl Inner {
         if let Some(entry) = self.layers.base.as_ref().and_then(|base| base.entry.as_ref())
             && session.state().checkpoint(&entry.id()).is_none()
         {
-            self.layers = whole(&self.layers)?;
+            self.is_base_gone = true;
         }
         self.session = Some(session.clone());
         Ok(session)
@@ -270,8 +315,9 @@ impl Inner {
 
     fn part_writer(&mut self, files: &Files) -> Result<PartWriter> {
         let session = self.session(files)?;
-        let parent =
-            self.layers.base.as_ref().filter(|_| self.layers.base_len > 0).map(|base| base.part.clone());
+        let is_shared = self.layers.base_len > 0 && !self.is_base_gone;
+        let base = self.layers.base.as_ref().filter(|base| is_shared && !base.is_doubtful);
+        let parent = base.map(|base| base.part.clone());
         let parent = parent.map(|part| PartView { part: part.part.clone(), roots: part.roots.clone() });
         let app = AppName::files();
         let options = &files.save;
@@ -323,11 +369,12 @@ impl Inner {
     }
 
     /// Goes on above a part that was just written.
-    fn stand_on(&mut self, files: &Files, keeper: Arc<Session>, finished: &FinishedPart) -> Result<()> {
+    pub fn stand_on(&mut self, files: &Files, keeper: Arc<Session>, finished: &FinishedPart) -> Result<()> {
         let vault = files.vault_of(keeper.state().clone());
         let part = PartView::open(&vault, &finished.head)?;
         let opened = Opened::part(vault, keeper, part, self.node.number)?;
         self.layers = Layered::of(Arc::new(opened));
+        self.is_base_gone = false;
         Ok(())
     }
 
@@ -350,19 +397,4 @@ impl Inner {
             Ok(Ready { session, finished, manifest, len, base })
         })
     }
-}
-
-/// The same bytes with nothing below them.
-fn whole(layers: &Layered) -> Result<Layered> {
-    let mut all = Layered { len: layers.len, ..Layered::default() };
-    let mut at = 0;
-    while at < layers.base_len {
-        let bytes = layers.read(at, 1 << 20)?;
-        all.overlay.write(at, &bytes);
-        at += bytes.len() as u64;
-    }
-    for (offset, bytes) in layers.overlay.clone().into_ranges() {
-        all.overlay.write(offset, &bytes);
-    }
-    Ok(all)
 }

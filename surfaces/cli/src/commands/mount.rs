@@ -129,7 +129,8 @@ fn supervise(args: &MountArgs) -> Result<u8> {
         }
         tracing::error!("the process of the mount ended: {status}; it is started again");
         std::thread::sleep(pause);
-        if !stdchk_fuse::is_mounted(&args.directory) {
+        // Somebody may have unmounted it, or mounted something else there.
+        if !stdchk_fuse::is_dead(&args.directory) {
             tracing::info!("{} was unmounted", args.directory.display());
             return Ok(0);
         }
@@ -183,6 +184,9 @@ fn serve(cli: &Cli, out: &Out, args: &MountArgs) -> Result<u8> {
 
 pub fn umount(out: &Out, directory: &Path, lazy: bool) -> Result<u8> {
     let server = stdchk_fuse::server_of(directory);
+    if !lazy {
+        stdchk_fuse::wait_stored(directory);
+    }
     stdchk_fuse::unmount(directory, lazy)
         .map_err(|error| Error::io(format!("cannot unmount {}", directory.display()), error))?;
     let begun = Instant::now();
