@@ -359,7 +359,8 @@ impl Tree {
             let top = tree.above(named.node.number).last();
             tree.is_directory(named.parent) && top.is_some_and(|top| top.parent == ROOT)
         };
-        match tree.names().all(is_held) {
+        let all_are_held = tree.names().all(is_held);
+        match all_are_held {
             true => Ok(Tree { root_changed_ns, ..tree }),
             false => Err(reader.corrupt("a name in no directory")),
         }
@@ -436,5 +437,105 @@ impl Named {
         let notes = (0..reader.count(2)?).map(|_| note(reader)).collect::<Result<_>>()?;
         let node = Node { number, body, mode, user, group, modified_ns, changed_ns, accessed_ns, notes };
         Ok(Named { parent, name, node })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn named(parent: u64, name: &str, number: u64, body: Body) -> Named {
+        let (modified_ns, changed_ns, accessed_ns) = (1, 2, 3);
+        let notes = vec![("user.x".to_owned(), b"y".to_vec())];
+        let node = Node {
+            number,
+            body,
+            mode: 0o755,
+            user: 1,
+            group: 2,
+            modified_ns,
+            changed_ns,
+            accessed_ns,
+            notes,
+        };
+        Named { parent, name: name.to_owned(), node }
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Tree> {
+        Tree::decode(&mut Reader::new(bytes, "tree"))
+    }
+
+    fn encoded(all: &[Named]) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.zigzag(0);
+        out.varint(all.len() as u64);
+        all.iter().for_each(|named| named.encode(&mut out));
+        out.into_bytes()
+    }
+
+    #[test]
+    fn a_tree_comes_back_and_what_cannot_be_one_is_refused() {
+        let version = Version { step: 9, generation: 2 };
+        let good = [
+            named(ROOT, "a", 2, Body::Directory),
+            named(2, "b", 3, Body::File(vec![version])),
+            named(2, "c", 4, Body::Link("b".to_owned())),
+            named(2, "d", 5, Body::Special(Special::Fifo, 0)),
+        ];
+        let tree = decode(&encoded(&good)).expect("a tree");
+        let mut again = Writer::new();
+        tree.encode(&mut again);
+        assert_eq!(again.into_bytes(), encoded(&good));
+        assert_eq!(
+            (tree.path(3).as_deref(), tree.path(ROOT).as_deref(), tree.path(7)),
+            (Some("a/b"), Some(""), None)
+        );
+        for bad in [
+            vec![named(7, "nowhere", 2, Body::Directory)],
+            vec![named(ROOT, "a", ROOT, Body::Directory)],
+            vec![named(ROOT, "a", 1 << 63, Body::Directory)],
+            vec![named(ROOT, "..", 2, Body::Directory)],
+            vec![named(ROOT, "a", 2, Body::Directory), named(ROOT, "b", 2, Body::Directory)],
+            vec![named(ROOT, "a", 2, Body::Directory), named(ROOT, "a", 3, Body::Directory)],
+            vec![named(ROOT, "a", 2, Body::Link("x".to_owned())), named(2, "b", 3, Body::Directory)],
+            vec![named(3, "a", 2, Body::Directory), named(2, "b", 3, Body::Directory)],
+            vec![named(2, "a", 2, Body::Directory)],
+        ] {
+            assert!(decode(&encoded(&bad)).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_lies_in_itself_and_versions_go_with_the_last_name() {
+        let version = |generation| Version { step: 9, generation };
+        let mut tree = Tree::default();
+        assert!(tree.name(named(ROOT, "a", 2, Body::Directory)).is_empty());
+        tree.name(named(2, "b", 3, Body::Directory));
+        tree.name(named(3, "f", 9, Body::File(vec![version(1), version(2)])));
+        for refused in [
+            named(3, "a", 2, Body::Directory),
+            named(2, "a", 2, Body::Directory),
+            named(9, "x", 5, Body::Directory),
+            named(ROOT, "x/y", 5, Body::Directory),
+            named(ROOT, "a", 5, Body::Directory),
+        ] {
+            assert!(tree.check_name(&refused).is_err(), "{refused:?}");
+        }
+        assert!(tree.check_unname(ROOT, "a").is_err(), "it is not empty");
+        let moved = named(ROOT, "g", 9, Body::File(vec![version(2)]));
+        tree.check_name(&moved).expect("it may");
+        assert_eq!(tree.name(moved), [version(1)]);
+        assert!(tree.find(3, "f").is_none() && tree.lies_in(3, 2) && !tree.lies_in(9, 2));
+        assert_eq!(tree.unname(ROOT, "g", 5), [version(2)]);
+        assert_eq!(tree.root_changed_ns(), 5);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode(&bytes);
+        }
     }
 }

@@ -6,9 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::getxattr;
+use rustix::io::Errno;
 
-/// Of `errno(3)`: what everybody is told of a mount without a process.
-const ENOTCONN: i32 = 107;
 /// The note of the root that says which process answers.
 pub const PROCESS: &str = "user.stdchk.process";
 
@@ -61,7 +60,8 @@ fn number(directory: &Path, note: &str) -> Option<u32> {
 
 /// Whether what is mounted on a directory has no process any more.
 pub fn is_dead(directory: &Path) -> bool {
-    std::fs::metadata(directory).is_err_and(|error| error.raw_os_error() == Some(ENOTCONN))
+    // The kernel answers other questions for a while.
+    getxattr(directory, PROCESS, &mut [0; 16]) == Err(Errno::NOTCONN)
 }
 
 /// Whether a process is there and does something.
