@@ -275,7 +275,7 @@ fn a_suite_for_names_of_others_finds_only_what_is_known() {
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(mounted.dir.path(), open).expect("ours");
     let config = "[features]\nposix_fallocate = {}\nrename_ctime = {}\nutime_now = {}\nutimensat = {}\n\
-        [settings]\nnaptime = 0.05\nallow_remount = false\n\
+        [settings]\nnaptime = 0.3\nallow_remount = false\n\
         [dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"], [\"bin\", \"bin\"]]\n";
     let path = mounted.dir.path().join("pjd.toml");
     std::fs::write(&path, config).expect("a file");
