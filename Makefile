@@ -4,13 +4,14 @@ SHELL := /bin/sh
 export PATH := $(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 CARGO_FLAGS := --locked
 
-.PHONY: help build demo test test-long bench bench-pool fuzz man
+.PHONY: help build demo test test-long bench bench-pool bench-mount fuzz man
 
 help:
 	@echo "make demo       run a simulation, kill it, and go on from its newest checkpoint"
 	@echo "make test       run every check and test"
 	@echo "make test-long  the same with long runs of what is random"
 	@echo "make bench-pool measure pools: throughput over the stripe width, repair, commits (10 minutes)"
+	@echo "make bench-mount measure the mount (5 minutes)"
 	@echo "make bench      measure against dd, cp, zstd, restic, borg and casync (45 minutes)"
 	@echo "make build      build target/release/stdchk"
 
@@ -39,6 +40,9 @@ test-long:
 bench-pool: build
 	@scripts/setup bench
 	cargo run $(CARGO_FLAGS) --quiet --release --package stdchk-bench -- --only pool,commits,stripe,repair,first-byte,questions,tls
+
+bench-mount: build
+	cargo run $(CARGO_FLAGS) --quiet --release --package stdchk-bench -- --only mount
 
 bench: build
 	@scripts/setup bench

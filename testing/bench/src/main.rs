@@ -5,8 +5,10 @@
 
 mod ageing;
 mod contenders;
+mod discard;
 mod erasure;
 mod inputs;
+mod mount;
 mod noise;
 mod pool;
 mod pool_more;
@@ -28,7 +30,7 @@ struct Bench {
 type Experiment = fn(&Bench);
 
 /// What is measured, in this order, unless `--only` names some.
-const EXPERIMENTS: [(&str, Experiment); 17] = [
+const EXPERIMENTS: [(&str, Experiment); 18] = [
     ("generated", |bench| series::measure(bench, &inputs::generated(&bench.dir, bench.mib))),
     ("unaligned", |bench| series::measure(bench, &inputs::unaligned(&bench.dir, bench.mib))),
     ("lammps", |bench| of_a_program(bench, inputs::gcore_of_lammps(&bench.dir))),
@@ -46,6 +48,7 @@ const EXPERIMENTS: [(&str, Experiment); 17] = [
     ("first-byte", pool_more::first_byte),
     ("questions", pool_more::questions),
     ("tls", pool_more::tls),
+    ("mount", mount::measure),
 ];
 
 fn of_a_program(bench: &Bench, series: Option<inputs::Series>) {
@@ -64,6 +67,9 @@ fn number(name: &str, default: usize) -> usize {
 }
 
 fn main() {
+    if let Some(directory) = option("--discard") {
+        return discard::run(Path::new(&directory));
+    }
     let here = std::env::current_exe().expect("a program has a path");
     let stdchk = here.parent().expect("a program lies in a folder").join("stdchk");
     assert!(stdchk.exists(), "{} is not built", stdchk.display());

@@ -88,6 +88,13 @@ impl Figures {
         self.0.entry(name.to_owned()).or_default().push(value);
     }
 
+    /// Takes in those of a round.
+    pub fn take(&mut self, others: Figures) {
+        for (name, values) in others.0 {
+            values.into_iter().for_each(|value| self.add(&name, value));
+        }
+    }
+
     pub fn median(&self, name: &str) -> Option<f64> {
         self.0.get(name).map(|values| summary(values)[1])
     }

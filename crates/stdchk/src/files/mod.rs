@@ -426,10 +426,10 @@ impl Files {
                 (Body::File(_), Some(version)) => Layered::of(self.open_version(&state, version)?),
             };
             let mut table = self.table();
-            // Somebody may have written it meanwhile, or be about to.
-            let state = self.state()?;
+            // Somebody here may have written it meanwhile, or be about to.
+            let known = locked(&self.known).as_ref().map_or(state, |known| known.state.clone());
             let is_newest =
-                state.tree().get(number).is_some_and(|named| newest(&state, &named.node) == version);
+                known.tree().get(number).is_some_and(|named| newest(&known, &named.node) == version);
             let is_taken = table.writing.get(&number).is_some_and(|there| !there.has_failed());
             if is_newest && !is_taken {
                 let writing = Arc::new(Writing::new(node, None, layers));
@@ -445,7 +445,7 @@ impl Files {
         let mut inner = writing.inner();
         let is_it =
             self.table().writing.get(&writing.number).is_some_and(|there| Arc::ptr_eq(there, writing));
-        if !is_it || inner.has_failed() {
+        if !is_it || writing.has_failed() {
             return false;
         }
         inner.opens += 1;

@@ -4,6 +4,7 @@
 //! - what was written is in `layers`, or on its way in `stream`, which then has all of the file;
 //! - what is published leaves the file as it is, with the version below it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use stdchk_catalog::SessionKind;
@@ -29,6 +30,8 @@ const LEN_MAX: u64 = 1 << 50;
 pub struct Writing {
     /// Its number.
     pub number: u64,
+    /// Whether it will not become a version; to be known without waiting for those who write it.
+    has_failed: Arc<AtomicBool>,
     inner: Mutex<Inner>,
 }
 
@@ -55,6 +58,7 @@ pub(super) struct Inner {
     pub published: Option<Version>,
     /// Why it will not become a version.
     failed: Option<String>,
+    has_failed: Arc<AtomicBool>,
     /// How many have it open.
     pub opens: u32,
 }
@@ -85,9 +89,10 @@ impl Writing {
             is_dirty,
             published: None,
             failed: None,
+            has_failed: Arc::default(),
             opens: 0,
         };
-        Writing { number, inner: Mutex::new(inner) }
+        Writing { number, has_failed: inner.has_failed.clone(), inner: Mutex::new(inner) }
     }
 
     pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -96,7 +101,7 @@ impl Writing {
 
     /// Whether it will not become a version.
     pub fn has_failed(&self) -> bool {
-        self.inner().has_failed()
+        self.has_failed.load(Ordering::Relaxed)
     }
 
     /// How long it is.
@@ -237,14 +242,10 @@ impl Inner {
         self.layers.len
     }
 
-    /// Whether it will not become a version.
-    pub fn has_failed(&self) -> bool {
-        self.failed.is_some()
-    }
-
     /// From now on there is nothing to be published, and all who have it open hear why.
     pub fn fail(&mut self, why: &str) {
         self.failed = Some(why.to_owned());
+        self.has_failed.store(true, Ordering::Relaxed);
         self.give_up();
     }
 
