@@ -30,6 +30,21 @@ impl Span {
         &self.open.footer.runs()[self.run]
     }
 
+    /// The chunks that have `len` of its bytes from `offset` on.
+    fn narrowed(self, offset: u64, len: u64) -> Span {
+        let run = self.run();
+        let start = u64::from(run.chunk_start(self.from)) + u64::from(self.skip) + offset;
+        let (mut from, mut to) = (self.from, self.to);
+        while u64::from(run.chunk_start(from) + run.chunk_len(from)) <= start {
+            from += 1;
+        }
+        while to > from + 1 && u64::from(run.chunk_start(to - 1)) >= start + len {
+            to -= 1;
+        }
+        let skip = (start - u64::from(run.chunk_start(from))) as u32;
+        Span { from, to, skip, len, ..self }
+    }
+
     /// Bytes of its chunks.
     fn chunk_bytes(&self) -> u64 {
         let (run, last) = (self.run(), self.to - 1);
@@ -88,17 +103,15 @@ impl Vault {
     ) -> Result<()> {
         let end = offset + target.len() as u64;
         let mut at = 0u64;
-        let mut bytes = Vec::new();
         self.spans(roots, extent, |span| {
-            let (from, to) = (at.max(offset), (at + span.len).min(end));
-            if from < to {
-                bytes.resize(span.len as usize, 0);
-                self.read_span(&span, &mut bytes, scratch)?;
-                let piece = &bytes[(from - at) as usize..(to - at) as usize];
-                target[(from - offset) as usize..(to - offset) as usize].copy_from_slice(piece);
+            let (begin, len) = (at, span.len);
+            at += len;
+            let (from, to) = (begin.max(offset), at.min(end));
+            if from >= to {
+                return Ok(());
             }
-            at += span.len;
-            Ok(())
+            let target = &mut target[(from - offset) as usize..(to - offset) as usize];
+            self.read_span(&span.narrowed(from - begin, to - from), target, scratch)
         })
     }
 
