@@ -3,11 +3,17 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
-use stdchk::files::{Entry, Sort, Special};
+use rustix::process::{getgid, getuid};
+use stdchk::files::{Entry, ROOT_NUMBER, Sort, Special};
 
 /// What the kernel is told of a file.
 pub fn attributes(entry: &Entry) -> FileAttr {
     let changed = time(entry.changed_ns);
+    // The root is nobody's in the store: here it belongs to whoever mounts it.
+    let (user, group) = match entry.number {
+        ROOT_NUMBER => (getuid().as_raw(), getgid().as_raw()),
+        _ => (entry.user, entry.group),
+    };
     FileAttr {
         ino: INodeNo(entry.number),
         size: entry.len,
@@ -19,8 +25,8 @@ pub fn attributes(entry: &Entry) -> FileAttr {
         kind: kind(entry.sort),
         perm: (entry.mode & 0o7777) as u16,
         nlink: entry.links,
-        uid: entry.user,
-        gid: entry.group,
+        uid: user,
+        gid: group,
         rdev: if let Sort::Special(_, device) = entry.sort { device } else { 0 },
         blksize: 1 << 20,
         flags: 0,

@@ -313,10 +313,10 @@ fn send_note(reply: ReplyXattr, size: u32, value: &[u8]) {
     }
 }
 
-const O_EXCL: i32 = 0o200;
-const O_APPEND: i32 = 0o2000;
 /// Of `open(2)`; the same on all machines that Linux runs on but for a few old ones.
+const O_EXCL: i32 = 0o200;
 const O_TRUNC: i32 = 0o1000;
+const O_APPEND: i32 = 0o2000;
 /// Of `setxattr(2)`.
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;

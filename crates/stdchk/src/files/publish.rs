@@ -1,4 +1,4 @@
-//! Making versions of what was written: one record for all files that are closed at once.
+//! Making versions of what was written: one record for the version and the name that leads to it.
 
 use std::sync::Arc;
 
@@ -80,17 +80,17 @@ impl Files {
             return Ok(());
         }
         let ready = inner.ready(self)?;
-        let done = self.publish_ready(&mut inner, &ready);
-        drop(inner);
-        let state = match done {
+        let state = match self.publish_ready(&mut inner, &ready) {
             Ok(Some(state)) => state,
             Ok(None) => return Ok(()),
             Err(fault) => {
+                // Before anybody else can come to it: what it had is in the part that is lost.
                 let error = fault.into_error();
-                writing.inner().fail(&error.to_string());
+                inner.fail(&error.to_string());
                 return Err(Fault::Store(error));
             }
         };
+        drop(inner);
         self.repository.list_in_index(ready.finished.listed, self.save.durability);
         self.complete_if_last(&state, writing.number)
     }

@@ -69,7 +69,7 @@ pub(super) struct Ready {
     pub finished: FinishedPart,
     pub manifest: Manifest,
     pub len: u64,
-    /// Whether what it continues survives what a durable commit survives.
+    /// What it continues.
     pub base: Option<Arc<Opened>>,
 }
 
