@@ -62,6 +62,25 @@ pub enum SessionKind {
         /// How many parts there must be at the commit, where that was declared.
         parts: Option<u32>,
     },
+    /// It shows files, and may write them. It keeps nothing.
+    Mount,
+    /// It takes part in writing the file that another session writes. It keeps nothing; when it dies, that one ends.
+    Join(SessionId),
+}
+
+impl SessionKind {
+    /// Whether something may be kept from being removed because it is open.
+    pub fn keeps(&self) -> bool {
+        !matches!(self, SessionKind::Mount | SessionKind::Join(_))
+    }
+
+    /// The number of the file that it writes, if several may write that together.
+    pub fn shared_file(&self) -> Option<u64> {
+        match self {
+            SessionKind::Writer { app, step, .. } if app.is_files() && *step != 0 => Some(*step),
+            _ => None,
+        }
+    }
 }
 
 /// A session as it is opened.
@@ -392,6 +411,11 @@ impl SessionEntry {
                 out.varint(*step);
                 out.varint(parts.map_or(0, |count| u64::from(count) + 1));
             }
+            SessionKind::Mount => out.u8(3),
+            SessionKind::Join(session) => {
+                out.u8(4);
+                out.u64(session.0);
+            }
         }
     }
 
@@ -411,6 +435,8 @@ impl SessionEntry {
                     more => Some((more - 1) as u32),
                 },
             },
+            3 => SessionKind::Mount,
+            4 => SessionKind::Join(SessionId(reader.u64()?)),
             _ => return Err(reader.corrupt("unknown kind of session")),
         };
         Ok(SessionEntry { id, kind, owner, lease_ms, since_ns })

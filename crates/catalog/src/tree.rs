@@ -109,6 +109,11 @@ impl Node {
     pub fn is_directory(&self) -> bool {
         self.body == Body::Directory
     }
+
+    /// Whether it is a file that is not there yet: several write it together.
+    pub fn is_unwritten(&self) -> bool {
+        matches!(&self.body, Body::File(versions) if versions.is_empty())
+    }
 }
 
 /// A name and what it leads to.

@@ -27,7 +27,7 @@ const BUCKET_SCHEME: &str = "s3://";
 /// The repository's own record.
 const RECORD: &str = "stdchk";
 /// The protocol that this program speaks, and no other.
-const FEATURE: &str = "log-6";
+const FEATURE: &str = "log-7";
 /// How often a level that is waited for is looked at.
 const WAIT_EVERY: Duration = Duration::from_millis(100);
 /// Memory for reading, unless set otherwise.

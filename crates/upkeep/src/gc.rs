@@ -165,13 +165,16 @@ fn suspects(ground: &Ground, state: &State) -> Result<Vec<Suspect>> {
             SessionKind::Reader => "reading".to_owned(),
             SessionKind::Upkeep => "upkeep".to_owned(),
             SessionKind::Writer { app, step, .. } => format!("saving {app}@{step}"),
+            SessionKind::Mount => "a mount".to_owned(),
+            SessionKind::Join(of) => format!("writing a file with others, session {of}"),
         };
         Some(Suspect { session: entry.id, what, why })
     };
     Ok(state.sessions().values().filter_map(suspect).collect())
 }
 
-fn fence(ground: &Ground) -> Result<Vec<Suspect>> {
+/// Ends sessions whose processes are gone, or have been silent for too long.
+pub fn fence(ground: &Ground) -> Result<Vec<Suspect>> {
     let state = ground.catalog.state()?;
     let suspects = suspects(ground, &state)?;
     let mut fenced = Vec::new();

@@ -22,7 +22,7 @@ use stdchk_engine::{Vault, Workers};
 use stdchk_store::{Objects, Store};
 
 pub use drain::{Drained, Drainer, Share, Target, make_durable};
-pub use gc::{GcPlan, Suspect, collect, plan_gc};
+pub use gc::{GcPlan, Suspect, collect, fence, plan_gc};
 pub use health::{Health, HurtMember, check_quick};
 pub use prune::{PrunePlan, plan_prune, prune};
 pub use repair::{Repaired, repair};

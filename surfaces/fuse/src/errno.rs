@@ -7,7 +7,7 @@ use stdchk::{Error, Kind};
 /// The number for it. What the store says is also noted, since a number says little.
 pub fn errno(fault: Fault) -> Errno {
     match fault {
-        Fault::Missing => Errno::ENOENT,
+        Fault::Missing | Fault::Unwritten => Errno::ENOENT,
         Fault::Exists => Errno::EEXIST,
         Fault::NotDirectory => Errno::ENOTDIR,
         Fault::IsDirectory => Errno::EISDIR,

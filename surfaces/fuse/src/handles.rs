@@ -47,6 +47,15 @@ impl Handles {
         self.open().get(&handle.0).cloned()
     }
 
+    /// Whether other processes than `opener` have opened a file to write it, and have not closed it.
+    pub fn has_other_openers(&self, of: &Arc<Writing>, opener: u32) -> bool {
+        let is_other = |handle: &Arc<Handle>| match &**handle {
+            Handle::Write { writing, opener: other, .. } => *other != opener && Arc::ptr_eq(writing, of),
+            _ => false,
+        };
+        self.open().values().any(is_other)
+    }
+
     /// Lets one go.
     pub fn remove(&self, handle: FileHandle) -> Option<Arc<Handle>> {
         self.open().remove(&handle.0)

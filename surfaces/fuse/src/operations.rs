@@ -198,6 +198,21 @@ impl Operations {
         }
     }
 
+    /// What there is to be done when a process closes a descriptor of a file that `opener` opened to write it.
+    fn flush_written(&self, writing: &Arc<Writing>, opener: u32, process: u32) -> Answer<()> {
+        match is_killed(process) {
+            // Nobody can say that what it wrote is whole.
+            true if process == opener => writing.abandon("a process that wrote it was killed"),
+            // The one that it got it from can.
+            true => writing.note_killed(),
+            // Others who got it from the one that opened it may go on with it, and so may that one, and others that have opened it.
+            false if process != opener || has_open(opener, writing.number) => {}
+            false if self.handles.has_other_openers(writing, opener) => {}
+            false => return told(self.files.flush(writing)),
+        }
+        Ok(())
+    }
+
     fn set_attributes(
         &self,
         number: u64,
@@ -551,17 +566,10 @@ impl Filesystem for Operations {
         }
     }
 
-    fn flush(&self, request: &Request, number: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, request: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         let flushed = self.handle(handle).and_then(|handle| match &*handle {
-            Handle::Write { writing, .. } if is_killed(process_of(request.pid())) => {
-                writing.note_killed();
-                Ok(())
-            }
-            // Others who got it from the one that opened it may go on with it, and so may that one.
-            Handle::Write { writing, opener, .. }
-                if *opener == process_of(request.pid()) && !has_open(*opener, number.0) =>
-            {
-                told(self.files.flush(writing))
+            Handle::Write { writing, opener, .. } => {
+                self.flush_written(writing, *opener, process_of(request.pid()))
             }
             Handle::Complete { directory, .. } => {
                 // It was a word, not a file.

@@ -122,7 +122,10 @@ fn nobody_sees_a_file_before_it_is_closed() {
     new.write_at(&here, 0, b"g").expect("write");
     wait();
     assert_eq!(read(&there, "f").expect("read"), b"one");
-    assert!(matches!(there.find(ROOT_NUMBER, "g"), Err(Fault::Missing)));
+    // Its name is known, or nobody could write it together with them, but there is nothing to be read.
+    let named = there.find(ROOT_NUMBER, "g").expect("its name").number;
+    assert!(matches!(there.open_to_read(named), Err(Fault::Unwritten)));
+    assert_eq!(there.list(ROOT_NUMBER, "", 10).expect("list").len(), 1);
     // Those who write it see what they write, and what is opened to be read is what was there before.
     assert_eq!(here.find(ROOT_NUMBER, "f").expect("it").len, 11);
     let opened = here.open_to_read(writing.number).expect("open").expect("a version");

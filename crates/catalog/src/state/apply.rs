@@ -18,6 +18,7 @@ impl State {
             Op::Open(entry) if self.sessions.contains_key(&entry.id) => {
                 Err(Error::new(Kind::Conflict, format!("session {} is open already", entry.id)))
             }
+            Op::Open(entry) => self.check_shared(&entry.kind),
             Op::AddPart(session, ..) => self.check_writer(*session).map(drop),
             Op::Commit(session, checkpoint, revived) => self.check_commit(*session, checkpoint, revived),
             Op::Publish(session, checkpoints, revived) => self.check_publish(*session, checkpoints, revived),
@@ -30,8 +31,7 @@ impl State {
             Op::Drain(op) => self.drain.check(op),
             Op::Condemn(packs) => self.check_condemn(packs),
             Op::Swept(packs) => self.check_swept(packs),
-            Op::Open(_)
-            | Op::Drop(_)
+            Op::Drop(_)
             | Op::SetPolicy(..)
             | Op::Unforward(_)
             | Op::Damage(..)
@@ -89,6 +89,9 @@ impl State {
         if !is_of_files || checkpoints.iter().any(|checkpoint| !checkpoint.app.is_files()) {
             return Err(Error::invalid(format!("session {id} was not begun for files")));
         }
+        if self.joined(id).count() > 1 {
+            return Err(Error::new(Kind::Conflict, format!("others write the file of session {id}, too")));
+        }
         self.check_revived(session, revived)
     }
 
@@ -115,7 +118,7 @@ impl State {
     }
 
     fn check_swept(&self, packs: &[PackName]) -> Result<()> {
-        let oldest = self.sessions.values().map(|session| session.opened_at).min().unwrap_or(u64::MAX);
+        let oldest = self.oldest_keeper();
         for pack in packs {
             if self.condemned.get(pack).is_some_and(|&at| at >= oldest) {
                 let text =
@@ -167,6 +170,7 @@ impl State {
             }
             Op::Publish(session, checkpoints, revived) => {
                 self.end_revived(session, revived);
+                self.end_joined(*session);
                 checkpoints.iter().for_each(|checkpoint| self.add_checkpoint(checkpoint));
             }
             Op::Name(named) => {
@@ -177,7 +181,8 @@ impl State {
                 let gone = self.tree.unname(*parent, name, *now_ns);
                 self.drop_versions(gone);
             }
-            Op::End(session) | Op::Fence(session) => _ = self.sessions.remove(session),
+            Op::End(session) => self.end_session(*session, false),
+            Op::Fence(session) => self.end_session(*session, true),
             Op::Drop(ids) => self.drop_checkpoints(ids),
             Op::SetPolicy(name, policy) => {
                 Arc::make_mut(self.apps.entry(name.clone()).or_default()).policy = policy.clone();

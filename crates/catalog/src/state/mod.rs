@@ -3,13 +3,15 @@
 //! What stays true, and what `docs/COMMIT.md` builds on:
 //! - a session is in `sessions` from its `Open` to its `Commit`, `End`, `Fence` or `Forward`, and never again;
 //! - a condemned pack may come to be referred to again only through a session opened before its condemnation;
-//! - a condemned pack is swept only when every open session was opened after its condemnation.
+//! - a condemned pack is swept only when every open session that keeps anything was opened after its condemnation;
+//! - a file of no versions is being written by several (`shared`).
 
 mod apply;
 mod checkpoints;
 mod chunked;
 mod encode;
 mod history;
+mod shared;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -166,9 +168,15 @@ impl State {
         }
     }
 
+    /// The record that opened the oldest session that may keep anything.
+    fn oldest_keeper(&self) -> u64 {
+        let keeping = self.sessions.values().filter(|session| session.entry.kind.keeps());
+        keeping.map(|session| session.opened_at).min().unwrap_or(u64::MAX)
+    }
+
     /// Condemned packs whose files may be removed now.
     pub fn sweepable(&self) -> Vec<PackName> {
-        let oldest = self.sessions.values().map(|session| session.opened_at).min().unwrap_or(u64::MAX);
+        let oldest = self.oldest_keeper();
         self.condemned.iter().filter(|&(_, &at)| at < oldest).map(|(&pack, _)| pack).collect()
     }
 }

@@ -52,7 +52,7 @@ use coder::Coder;
 pub use finish::{FinishedPart, write_manifest};
 use kin::Kin;
 pub use rewrite::Rewriter;
-pub use unit::Source;
+pub use unit::{Held, Source};
 
 /// Chunks of the parent that are looked up by hash from the start; a larger parent is found through the index.
 const PARENT_CHUNKS_PRELOADED: u64 = 16 << 10;

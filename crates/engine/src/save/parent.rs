@@ -8,6 +8,7 @@ use stdchk_object::pack::ChunkKind;
 use stdchk_object::tree::{Blob, Extent, Leaf, Piece};
 use stdchk_object::{Hash, PackRef, Result};
 
+use super::unit::Held;
 use crate::vault::{BaseState, LeafAt, OpenPack, Roots, Vault};
 
 /// The parent of a member, as far as a stretch of it is concerned.
@@ -80,6 +81,22 @@ impl Parent {
 }
 
 impl Theirs {
+    /// The chunks that lie in what several hold, whole.
+    pub fn of(vault: &Vault, all: &[Held]) -> Result<Theirs> {
+        let mut theirs = Theirs::default();
+        for Held { range, roots, blob } in all {
+            let (roots, blob, shifts) = (roots.clone(), blob.clone(), Vec::new());
+            let one =
+                Parent { roots, blob, leaf: None, shift: 0, shifts }.chunks(vault, false, range.clone())?;
+            let first = theirs.opens.len() as u32;
+            theirs.opens.extend(one.opens);
+            let is_whole = |chunk: &Chunk| chunk.at + u64::from(chunk.len) <= range.end;
+            let whole = one.chunks.into_iter().filter(is_whole);
+            theirs.chunks.extend(whole.map(|chunk| Chunk { slot: chunk.slot + first, ..chunk }));
+        }
+        Ok(theirs)
+    }
+
     /// The bytes of a chunk, verified.
     pub fn bytes(&self, vault: &Vault, chunk: &Chunk) -> Result<Vec<u8>> {
         vault.chunk(&self.opens[chunk.slot as usize], chunk.chunk, ChunkKind::Data)

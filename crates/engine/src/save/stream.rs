@@ -1,7 +1,6 @@
 //! Feeding members through the pipeline: files that can be read at any place, and streams.
 
 use std::io::Read;
-use std::ops::Range;
 use std::sync::Arc;
 
 use stdchk_codec::Cutter;
@@ -13,7 +12,7 @@ use super::PartWriter;
 use super::assembly::data_hash;
 use super::parent::Parent;
 use super::stretch::Stretch;
-use super::unit::{Look, Source};
+use super::unit::{Known, Look, Source};
 use super::window::{Pending, Trail, Window};
 use crate::buffers::Buffer;
 use crate::options::{ChunkingChoice, unit_for};
@@ -120,7 +119,7 @@ impl PartWriter {
         let follow = self.options.chunking == ChunkingChoice::Auto;
         let parent = self.parent_at(trail, parent, page, offset);
         let search = follow && parent.is_some() && trail.may_search();
-        Look { offset, page: page as usize, parent, follow, search, unchanged: Vec::new() }
+        Look { offset, page: page as usize, parent, follow, search, known: Known::default() }
     }
 
     fn parent_at(&mut self, trail: &Trail, parent: &ParentContent, page: u32, offset: u64) -> Option<Parent> {
@@ -188,16 +187,16 @@ impl PartWriter {
                 window.push(Pending::Hole(size));
             } else {
                 let mut look = self.look(&window.trail, parent, page, offset);
-                if let Some(theirs) = look.parent.as_ref().filter(|parent| parent.shift == 0)
-                    && let Some(changed) = source.changed_since(&theirs.blob, offset..offset + size)
-                {
+                let held = source.held(offset..offset + size);
+                if !held.is_empty() {
+                    let theirs = look.parent.as_ref().filter(|parent| parent.shift == 0);
+                    look.known = Known::new(held, theirs.map(|parent| &parent.blob), offset, size);
                     look.search = false;
-                    look.unchanged = between(&changed, offset, size);
                 }
                 let buffer = self.buffers.take();
                 let (source, vault, meter) = (source.clone(), self.vault.clone(), self.coder.meter.clone());
                 // What is known to be unchanged is not read, so it cannot be kept.
-                let packed = window.trail.some_old || !look.unchanged.is_empty();
+                let packed = window.trail.some_old || !look.known.is_nothing();
                 let answer = self.workers.ask(move |tools| {
                     let mut read = |at, bytes: &mut [u8]| source.read_at(offset + at as u64, bytes);
                     let room = packed.then_some(&mut tools.room);
@@ -280,20 +279,6 @@ impl PartWriter {
         }
         window.finish(self, Chunking::Cdc(average))
     }
-}
-
-/// The ranges of a stretch between those that changed, which may overlap, counted from where it begins.
-fn between(changed: &[Range<u64>], offset: u64, size: u64) -> Vec<Range<usize>> {
-    let at = |place: u64| (place.max(offset) - offset).min(size) as usize;
-    let (mut unchanged, mut end) = (Vec::new(), 0);
-    for (from, to) in changed.iter().map(|range| (at(range.start), at(range.end))).chain([(size as usize, 0)])
-    {
-        if end < from {
-            unchanged.push(end..from);
-        }
-        end = end.max(to);
-    }
-    unchanged
 }
 
 /// What is read first: many streams are short, and memory for a long one takes its time to get.

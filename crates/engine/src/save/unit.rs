@@ -11,7 +11,7 @@ use super::grid::{self, Planned};
 use super::parent::{Chunk, Parent, Theirs};
 use super::stretch::Stretch;
 use crate::buffers::Buffer;
-use crate::vault::{OpenPack, Vault};
+use crate::vault::{OpenPack, Roots, Vault};
 
 /// Bytes that can be read at any place, from several threads.
 pub trait Source: Send + Sync {
@@ -32,12 +32,23 @@ pub trait Source: Send + Sync {
         offset
     }
 
-    /// Where in a range bytes may differ from those of a blob at the very same place, in the order of where that begins, where it is known: then
-    /// nothing else is read.
-    fn changed_since(&self, blob: &Blob, range: Range<u64>) -> Option<Vec<Range<u64>>> {
-        let _ = (blob, range);
-        None
+    /// Where bytes of a range are known to be those of blobs at the very same place, in order: they are referred to, not read, as far as whole
+    /// chunks lie there. The session must keep what has them.
+    fn held(&self, range: Range<u64>) -> Vec<Held> {
+        let _ = range;
+        Vec::new()
     }
+}
+
+/// Bytes that are those of a blob at the very same place.
+#[derive(Clone)]
+pub struct Held {
+    /// Where.
+    pub range: Range<u64>,
+    /// What vouches for the packs of the blob.
+    pub roots: Arc<Roots>,
+    /// The blob.
+    pub blob: Blob,
 }
 
 /// What a page turned out to be.
@@ -111,8 +122,32 @@ pub struct Look {
     pub follow: bool,
     /// Whether the parent's place may be looked for where it is lost.
     pub search: bool,
-    /// Where it is known that the parent has the same, counted from where the stretch begins, in order.
-    pub unchanged: Vec<Range<usize>>,
+    /// What is known of the stretch without reading it.
+    pub known: Known,
+}
+
+/// What need not be read of a stretch.
+#[derive(Default)]
+pub struct Known {
+    /// Where others have the same, counted from where the stretch begins, in order.
+    unchanged: Vec<Range<usize>>,
+    /// Who they are, if they are not the parent.
+    others: Vec<Held>,
+}
+
+impl Known {
+    /// What is known of `size` bytes from `offset` on, of which others hold something.
+    pub fn new(held: Vec<Held>, parent: Option<&Blob>, offset: u64, size: u64) -> Known {
+        let at = |place: u64| (place.max(offset) - offset).min(size) as usize;
+        let unchanged = held.iter().map(|held| at(held.range.start)..at(held.range.end)).collect();
+        let is_parents = held.iter().all(|held| Some(&held.blob) == parent);
+        Known { unchanged, others: if is_parents { Vec::new() } else { held } }
+    }
+
+    /// Whether all must be read.
+    pub fn is_nothing(&self) -> bool {
+        self.unchanged.is_empty()
+    }
 }
 
 /// Pages that are compared to see whether a known shift is in force again.
@@ -135,7 +170,7 @@ impl Look {
         let mut theirs = self.theirs(vault, shift, len);
         let planned = grid::plan(&theirs.chunks, shift, self.offset, 0, len, self.page);
         let mut cuts = Vec::with_capacity(planned.len());
-        look_at(&planned, &theirs, 0, &mut stretch, &mut cuts, &self.unchanged)?;
+        look_at(&planned, &theirs, 0, &mut stretch, &mut cuts, &self.known.unchanged)?;
         let needs_all = |cuts: &[Cut]| {
             (self.search && grid::lost(cuts, 0, self.page).is_some()) || needs_mending(cuts, self.page)
         };
@@ -187,9 +222,15 @@ impl Look {
 
     /// What the parent has where the stretch is, moved by `shift`.
     fn theirs(&self, vault: &Vault, shift: i64, len: usize) -> Theirs {
-        let Some(parent) = &self.parent else { return Theirs::default() };
-        let range = grid::range_of(parent, shift, self.offset, len as u64);
-        let mut theirs = parent.chunks(vault, shift == 0, range).unwrap_or_else(|error| {
+        let found = match &self.parent {
+            _ if !self.known.others.is_empty() => Theirs::of(vault, &self.known.others),
+            None => return Theirs::default(),
+            Some(parent) => {
+                let range = grid::range_of(parent, shift, self.offset, len as u64);
+                parent.chunks(vault, shift == 0, range)
+            }
+        };
+        let mut theirs = found.unwrap_or_else(|error| {
             tracing::warn!("a part of the parent cannot be read, so nothing is shared with it: {error}");
             Theirs::default()
         });

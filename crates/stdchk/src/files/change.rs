@@ -58,7 +58,7 @@ impl Attributes {
 
 impl Files {
     /// Appends what `decide` makes of the newest state.
-    fn change<T>(&self, mut decide: impl FnMut(&State) -> Outcome<(Vec<Op>, T)>) -> Outcome<T> {
+    pub(super) fn change<T>(&self, mut decide: impl FnMut(&State) -> Outcome<(Vec<Op>, T)>) -> Outcome<T> {
         self.check_writable()?;
         let (mut fault, mut result) = (None, None);
         let appended = self.repository.catalog.append(false, &mut |state| match decide(state) {
@@ -370,7 +370,8 @@ impl Files {
     }
 }
 
-fn check_directory(state: &State, number: u64) -> Outcome<()> {
+/// Refuses what is not a directory.
+pub(super) fn check_directory(state: &State, number: u64) -> Outcome<()> {
     match state.tree().get(number) {
         _ if number == ROOT => Ok(()),
         Some(named) if named.node.is_directory() => Ok(()),

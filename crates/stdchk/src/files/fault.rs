@@ -7,6 +7,8 @@ use stdchk_object::{Error, Kind};
 pub enum Fault {
     /// There is nothing of that name.
     Missing,
+    /// Others are writing it, and there is no version of it yet.
+    Unwritten,
     /// There is something of that name already.
     Exists,
     /// A directory was wanted.
@@ -41,6 +43,7 @@ impl Fault {
         let (kind, text) = match self {
             Fault::Store(error) => return error,
             Fault::Missing => (Kind::NotFound, "there is no such file"),
+            Fault::Unwritten => (Kind::NotFound, "there is no version of the file yet"),
             Fault::Exists => (Kind::Exists, "there is a file of that name"),
             Fault::NotDirectory => (Kind::Invalid, "it is not a directory"),
             Fault::IsDirectory => (Kind::Invalid, "it is a directory"),

@@ -1,16 +1,17 @@
-//! What a file is while it is written: the version before, as much of it as is left, and what was written above it.
+//! What a file is while it is written: the version before, as much of it as is left, what others wrote above it together with this mount, and what was
+//! written above that.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use stdchk_engine::Source;
+use stdchk_engine::{Held, Source};
 use stdchk_object::Result;
-use stdchk_object::tree::Blob;
 
 use super::opened::Opened;
 use super::overlay::Overlay;
+use super::patches::Patches;
 
-/// A file of two layers. What neither has is zeros.
+/// A file of layers. What none has is zeros.
 #[derive(Clone, Default)]
 pub struct Layered {
     /// What is below.
@@ -18,8 +19,12 @@ pub struct Layered {
     /// How much of it is left, at its beginning.
     pub base_len: u64,
     /// Ranges of it that are zeros by now, in order.
-    zeroed: Vec<Range<u64>>,
-    /// What is above.
+    pub(super) zeroed: Vec<Range<u64>>,
+    /// Whether a new version may share with what is below.
+    pub is_base_kept: bool,
+    /// What is stored above it already, by this mount and others.
+    pub patches: Patches,
+    /// What is above all that.
     pub overlay: Overlay,
     /// How long the file is.
     pub len: u64,
@@ -35,7 +40,11 @@ impl Layered {
     /// Whether it is what is below it, and nothing else.
     pub fn is_base(&self) -> bool {
         let base = self.base.as_ref().map_or(0, |base| base.len());
-        self.overlay.is_empty() && self.zeroed.is_empty() && self.len == base && self.base_len == base
+        self.overlay.is_empty()
+            && self.patches.is_empty()
+            && self.zeroed.is_empty()
+            && self.len == base
+            && self.base_len == base
     }
 
     /// Puts bytes above what is there.
@@ -47,6 +56,7 @@ impl Layered {
     /// Cuts it off, or makes it longer by zeros.
     pub fn set_len(&mut self, len: u64) {
         self.overlay.remove(len..u64::MAX);
+        self.patches.remove(len..u64::MAX);
         self.base_len = self.base_len.min(len);
         self.len = len;
     }
@@ -88,8 +98,13 @@ impl Layered {
         if offset >= self.len {
             return self.len;
         }
+        let above = |at: u64| {
+            let new = self.overlay.held(at..self.len).next();
+            let stored = self.patches.held(at..self.len).next().map(|(range, _)| range);
+            new.into_iter().chain(stored).min_by_key(|range| range.start).unwrap_or(self.len..self.len)
+        };
         let data = |at: u64| {
-            let above = self.overlay.held(at..self.len).next().map_or(self.len, |range| range.start);
+            let above = above(at).start;
             match &self.base {
                 Some(base) if at < self.base_len => match base.next_data(at) {
                     below if below < self.base_len => above.min(below),
@@ -103,7 +118,7 @@ impl Layered {
         }
         let mut at = offset.max(self.base_len);
         while at < self.len && data(at) == at {
-            at = self.overlay.held(at..self.len).next().map_or(self.len, |range| range.end);
+            at = above(at).end;
         }
         at.min(self.len)
     }
@@ -127,6 +142,7 @@ impl Source for Layered {
             from_base[(zeroed.start - offset) as usize..(zeroed.end - offset) as usize].fill(0);
         }
         zeros.fill(0);
+        self.patches.read(offset, buffer)?;
         self.overlay.read(offset, buffer);
         Ok(())
     }
@@ -135,14 +151,53 @@ impl Source for Layered {
         self.seek(offset, false)
     }
 
-    fn changed_since(&self, blob: &Blob, range: Range<u64>) -> Option<Vec<Range<u64>>> {
-        self.base.as_ref().filter(|base| base.content.blob == *blob)?;
-        let kept = range.start..range.end.min(self.base_len).max(range.start);
-        let tail = kept.end..range.end;
-        let mut changed: Vec<Range<u64>> =
-            self.overlay.held(kept.clone()).chain(self.zeroed_in(kept)).chain([tail]).collect();
-        changed.retain(|range| !range.is_empty());
-        changed.sort_unstable_by_key(|range| range.start);
-        Some(changed)
+    fn held(&self, range: Range<u64>) -> Vec<Held> {
+        let below = range.start..range.end.min(self.base_len).max(range.start);
+        let base = self.base.iter().filter(|_| self.is_base_kept).map(|base| (below.clone(), base));
+        let mut held: Vec<(Range<u64>, &Arc<Opened>)> = Vec::new();
+        for (range, of) in base.filter(|(range, _)| !range.is_empty()) {
+            let patched = self.patches.held(range.clone()).map(|(range, _)| range);
+            held.extend(
+                without(range, self.zeroed_in(below.clone()).chain(patched)).map(|range| (range, of)),
+            );
+        }
+        held.extend(self.patches.held(range));
+        let uncovered = held.into_iter().flat_map(|(range, of)| {
+            without(range.clone(), self.overlay.held(range)).map(move |range| (range, of))
+        });
+        let mut held: Vec<Held> = uncovered.map(|(range, of)| of.held(range)).collect();
+        held.sort_unstable_by_key(|held| held.range.start);
+        held
+    }
+}
+
+/// What is left of a range without others, which may overlap.
+fn without(range: Range<u64>, others: impl Iterator<Item = Range<u64>>) -> impl Iterator<Item = Range<u64>> {
+    let mut others: Vec<Range<u64>> = others.collect();
+    others.sort_unstable_by_key(|other| other.start);
+    let (mut left, mut at) = (Vec::new(), range.start);
+    for other in others {
+        left.push(at..other.start);
+        at = at.max(other.end);
+    }
+    left.push(at..range.end);
+    left.into_iter().filter(|range| !range.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_without_others() {
+        let left = |range: Range<u64>, others: &[Range<u64>]| {
+            let left = without(range, others.iter().cloned());
+            left.map(|range| (range.start, range.end)).collect::<Vec<_>>()
+        };
+        let (two, four) = (7..8, [7..8, 5..6, 5..7]);
+        assert_eq!(left(5..9, &[]), [(5, 9)]);
+        assert_eq!(left(5..9, &four), [(8, 9)]);
+        assert_eq!(left(5..9, std::slice::from_ref(&two)), [(5, 7), (8, 9)]);
+        assert_eq!(left(7..8, &[two.clone(), two]), []);
     }
 }

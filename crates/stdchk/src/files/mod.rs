@@ -4,12 +4,15 @@
 
 mod change;
 mod fault;
+mod layer;
 mod layered;
 mod opened;
 mod overlay;
+mod patches;
 mod policy;
 mod publish;
 mod room;
+mod shared;
 mod steps;
 mod stream;
 mod versions;
@@ -19,10 +22,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use stdchk_catalog::tree::{Body, Node, ROOT, Version};
-use stdchk_catalog::{Op, State};
+use stdchk_catalog::tree::{Body, Named, Node, ROOT, Version};
+use stdchk_catalog::{Op, SessionKind, State};
 use stdchk_engine::Vault;
-use stdchk_engine::session::random_u64;
+use stdchk_engine::session::{Session, random_u64};
 use stdchk_object::Result;
 
 use crate::host;
@@ -57,6 +60,8 @@ pub struct Files {
     pin: Mutex<Option<Pin>>,
     table: Mutex<Table>,
     opened: Mutex<HashMap<Version, Arc<Opened>>>,
+    /// Says to other mounts that this one is there, unless it can only be read.
+    mount: Option<Session>,
 }
 
 /// A state of the catalog, and when it was the newest.
@@ -138,6 +143,9 @@ impl Files {
     /// The files of a repository. What is written is saved with these options.
     pub fn open(repository: Repository, save: SaveOptions, is_read_only: bool) -> Result<Files> {
         let save = SaveOptions { durability: repository.level(save.durability)?, ..save };
+        let mount =
+            || Session::open(repository.catalog.clone(), SessionKind::Mount, &repository.owner(false));
+        let mount = if is_read_only { None } else { Some(mount()?) };
         let files = Files {
             repository,
             save,
@@ -146,8 +154,10 @@ impl Files {
             pin: Mutex::default(),
             table: Mutex::default(),
             opened: Mutex::default(),
+            mount,
         };
         files.state()?;
+        files.give_up_the_dead();
         Ok(files)
     }
 
@@ -166,6 +176,13 @@ impl Files {
         }
         let state = self.repository.catalog.state()?;
         *known = Some(Known { state: state.clone(), at: Instant::now() });
+        Ok(state)
+    }
+
+    /// The names as they are.
+    fn newest_state(&self) -> Result<Arc<State>> {
+        let state = self.repository.catalog.state()?;
+        self.learn(&state);
         Ok(state)
     }
 
@@ -210,8 +227,10 @@ impl Files {
         Ok(reading)
     }
 
-    /// Lets go what was kept at hand for a while: what is removed can be cleared away when nobody has it open. To be called now and then.
+    /// Lets go what was kept at hand for a while: what is removed can be cleared away when nobody has it open. Looks after those who write files
+    /// together with this mount. To be called now and then.
     pub fn tidy(&self) {
+        self.give_up_the_dead();
         let mut pin = locked(&self.pin);
         if pin.as_ref().is_some_and(|pin| pin.since.elapsed() > PIN) {
             locked(&self.opened).clear();
@@ -270,7 +289,9 @@ impl Files {
         });
         match (number, writing) {
             (_, Some(writing)) => {
-                let inner = writing.inner();
+                let mut inner = writing.inner();
+                // If it was given up, who writes it hears that.
+                let _ = inner.follow(self, &state);
                 let known = there.is_some() || (inner.place.is_some() && !inner.is_removed);
                 let node = there.unwrap_or_else(|| entry_of(&state, &inner.node));
                 let (len, modified_ns) = match inner.is_dirty {
@@ -293,7 +314,11 @@ impl Files {
         let number = match new {
             Some(number) => number,
             None => {
-                let state = self.state()?;
+                let mut state = self.state()?;
+                if state.tree().find(parent, name).is_none() && self.has_others(&state) {
+                    // Somebody else may have made it just now, for all to write it.
+                    state = self.newest_state()?;
+                }
                 let node = state.tree().find(parent, name);
                 match node {
                     Some(node) => node.number,
@@ -348,6 +373,9 @@ impl Files {
         };
         for named in state.tree().list(directory, after).take(most) {
             let number = named.node.number;
+            if named.node.is_unwritten() && !open.contains(&number) {
+                continue;
+            }
             let entry = if open.contains(&number) { self.entry(number).ok() } else { None };
             listed.push((named.name.clone(), entry.unwrap_or_else(|| entry_of(&state, &named.node))));
         }
@@ -383,6 +411,10 @@ impl Files {
         };
         let opened = match newest(&state, &named.node) {
             None if named.node.is_directory() => return Err(Fault::IsDirectory),
+            // Others write it, and nobody has closed it yet.
+            None if named.node.is_unwritten() && self.writing(number).is_none() => {
+                return Err(Fault::Unwritten);
+            }
             None => None,
             Some(version) => Some(self.open_version(&state, version)?),
         };
@@ -417,14 +449,15 @@ impl Files {
                 return Ok(writing);
             }
             let state = self.state()?;
+            if self.has_others(&state) {
+                match self.open_shared(number)? {
+                    Some(writing) => return Ok(writing),
+                    None => continue,
+                }
+            }
             let node = state.tree().get(number).ok_or(Fault::Missing)?.node.clone();
             let version = newest(&state, &node);
-            let layers = match (&node.body, version) {
-                (Body::Directory, _) => return Err(Fault::IsDirectory),
-                (Body::Link(_) | Body::Special(..), _) => return Err(Fault::Invalid),
-                (Body::File(_), None) => Layered::default(),
-                (Body::File(_), Some(version)) => Layered::of(self.open_version(&state, version)?),
-            };
+            let layers = self.layers_of(&state, number)?;
             let mut table = self.table();
             // Somebody here may have written it meanwhile, or be about to.
             let known = locked(&self.known).as_ref().map_or(state, |known| known.state.clone());
@@ -437,6 +470,36 @@ impl Files {
                 table.writing.insert(number, writing.clone());
                 return Ok(writing);
             }
+        }
+    }
+
+    /// The same where there are other mounts; nothing if somebody here was faster.
+    fn open_shared(&self, number: u64) -> Outcome<Option<Arc<Writing>>> {
+        let (joined, state) = self.join_writers(number, None)?;
+        let layers = self.layers_of(&state, number)?;
+        let node = state.tree().get(number).ok_or(Fault::Missing)?.node.clone();
+        let writing = Arc::new(Writing::shared(node, layers, joined));
+        let mut inner = writing.inner();
+        inner.opens = 1;
+        inner.follow(self, &state)?;
+        drop(inner);
+        let mut table = self.table();
+        if table.writing.get(&number).is_some_and(|there| !there.has_failed()) {
+            drop(table);
+            return Ok(None);
+        }
+        table.writing.insert(number, writing.clone());
+        Ok(Some(writing))
+    }
+
+    /// The newest version of a file, to be written above.
+    fn layers_of(&self, state: &State, number: u64) -> Outcome<Layered> {
+        let node = &state.tree().get(number).ok_or(Fault::Missing)?.node;
+        match (&node.body, newest(state, node)) {
+            (Body::Directory, _) => Err(Fault::IsDirectory),
+            (Body::Link(_) | Body::Special(..), _) => Err(Fault::Invalid),
+            (Body::File(_), None) => Ok(Layered::default()),
+            (Body::File(_), Some(version)) => Ok(Layered::of(self.open_version(state, version)?)),
         }
     }
 
@@ -462,6 +525,14 @@ impl Files {
         self.check_new(parent, name)?;
         let number = new_number()?;
         let node = attributes.node(number, Body::File(Vec::new()));
+        if self.has_others(&*self.state()?) {
+            let named = Named { parent, name: name.to_owned(), node: node.clone() };
+            let (joined, _) = self.join_writers(number, Some(&named))?;
+            let writing = Arc::new(Writing::shared(node, Layered::default(), joined));
+            writing.inner().opens = 1;
+            self.table().writing.insert(number, writing.clone());
+            return Ok(writing);
+        }
         let writing = Arc::new(Writing::new(node, Some((parent, name.to_owned())), Layered::default()));
         writing.inner().opens = 1;
         let mut table = self.table();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stdchk_catalog::tree::Version;
 use stdchk_catalog::{CheckpointEntry, State};
-use stdchk_engine::{LeafAt, PartView, Roots, Vault, View};
+use stdchk_engine::{Held, LeafAt, PartView, Roots, Vault, View};
 use stdchk_object::member::Content;
 use stdchk_object::{Error, Result};
 
@@ -69,6 +69,11 @@ impl Opened {
         Ok(Opened { vault, _keeper: keeper, part: Arc::new(part), content, entry: None, is_doubtful: false })
     }
 
+    /// Says of a range that its bytes are these.
+    pub fn held(&self, range: std::ops::Range<u64>) -> Held {
+        Held { range, roots: self.roots().clone(), blob: self.content.blob.clone() }
+    }
+
     /// Bytes of it.
     pub fn len(&self) -> u64 {
         self.content.blob.len
@@ -101,7 +106,8 @@ impl Opened {
     }
 }
 
-fn content_of(vault: &Vault, part: &PartView, path: &str) -> Result<Option<Content>> {
+/// The member of a part of that path.
+pub(super) fn content_of(vault: &Vault, part: &PartView, path: &str) -> Result<Option<Content>> {
     let member = part.members(vault)?.into_iter().find(|member| member.path == path);
     Ok(member.and_then(|member| member.body.content().cloned()))
 }

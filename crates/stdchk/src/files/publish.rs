@@ -6,11 +6,12 @@ use stdchk_catalog::tree::{Body, Named, Node, Version};
 use stdchk_catalog::{CheckpointEntry, Op, State};
 use stdchk_object::{AppName, Error, Kind, Result};
 
-use super::Files;
 use super::fault::{Fault, Outcome};
 use super::layered::Layered;
 use super::policy;
+use super::shared::Joined;
 use super::writing::{Inner, Ready, Writing};
+use super::{Files, now};
 
 /// A file whose bytes are stored, and that is to get a version.
 struct Item<'a> {
@@ -31,6 +32,14 @@ enum Found {
     At(Named),
     /// Nothing leads to it any more.
     Nowhere,
+}
+
+/// What became of a record.
+enum Appended {
+    /// It is there: the state after it, the version, and the number of the file that has it.
+    Version(Arc<State>, Version, u64),
+    /// The file has no name any more, or there may be no version yet.
+    Nothing,
 }
 
 impl Item<'_> {
@@ -76,53 +85,90 @@ impl Files {
     /// hear that.
     pub(super) fn publish(&self, writing: &Writing) -> Outcome<()> {
         let mut inner = writing.inner();
-        if inner.is_removed || !inner.is_dirty {
-            return Ok(());
-        }
-        let ready = inner.ready(self)?;
-        let state = match self.publish_ready(&mut inner, &ready) {
-            Ok(Some(state)) => state,
-            Ok(None) => return Ok(()),
+        let published = match inner.joined {
+            _ if inner.is_removed => return Ok(()),
+            Some(_) => inner.leave(self),
+            None if !inner.is_dirty => return Ok(()),
+            None => {
+                let ready = inner.ready(self)?;
+                self.publish_ready(&mut inner, ready)
+            }
+        };
+        match published {
+            Ok(Some(state)) => {
+                drop(inner);
+                self.complete_if_last(&state, writing.number)
+            }
+            Ok(None) => Ok(()),
             Err(fault) => {
                 // Before anybody else can come to it: what it had is in the part that is lost.
                 let error = fault.into_error();
                 inner.fail(&error.to_string());
-                return Err(Fault::Store(error));
+                Err(Fault::Store(error))
             }
-        };
-        drop(inner);
-        self.repository.list_in_index(ready.finished.listed, self.save.durability);
-        self.complete_if_last(&state, writing.number)
+        }
     }
 
     /// The state with the new version; none where the file has no name any more.
-    fn publish_ready(&self, inner: &mut Inner, ready: &Ready) -> Outcome<Option<Arc<State>>> {
+    fn publish_ready(&self, inner: &mut Inner, ready: Ready) -> Outcome<Option<Arc<State>>> {
+        let session = inner.session.take().expect("a part was written under it");
         let item = Item {
-            entry: self.entry_of(inner.node.number, ready)?,
+            entry: self.entry_of(inner.node.number, &ready)?,
             node: &inner.node,
             target: inner.target,
             place: inner.place.as_ref(),
             replaces: inner.published,
         };
-        let published = self.append_version(ready, &item)?;
+        let published = self.append_version(&ready, &item, &|_| true)?;
         inner.is_dirty = false;
-        let Some((state, version, target)) = published else {
+        let Appended::Version(state, version, target) = published else {
             // Those who have it open go on with it; it ends with the last of them.
             (inner.is_removed, inner.place) = (true, None);
-            inner.session = Some(ready.session.clone());
-            inner.stand_on(self, ready.session.clone(), &ready.finished)?;
+            inner.session = Some(session.clone());
+            inner.stand_on(self, session, &ready.finished)?;
             return Ok(None);
         };
-        (inner.published, inner.target) = (Some(version), target);
+        inner.target = target;
         if let Some((parent, name)) = inner.place.take() {
             self.table().names.remove(&(parent, name));
         }
-        match self.open_version(&state, version) {
+        self.go_on_above(inner, &state, version);
+        self.repository.list_in_index(ready.finished.listed, self.save.durability);
+        Ok(Some(state))
+    }
+
+    /// Makes a version of what several mounts have written, for the last one of them. The state with it; none where others have come, or added
+    /// something, or where the file has no name any more.
+    pub(super) fn publish_together(
+        &self,
+        inner: &mut Inner,
+        state: &Arc<State>,
+    ) -> Outcome<Option<Arc<State>>> {
+        let ready = inner.ready_together(self, state)?;
+        let parts = inner.parts_together(state)?;
+        let (durability, boot, written) = self.sum_of_layers(state, ready.session, parts)?;
+        let new = self.entry_of(inner.node.number, &ready)?;
+        let entry = CheckpointEntry { durability, boot, written: new.written + written, ..new };
+        inner.node.modified_ns = now();
+        let joined = inner.joined.as_ref().expect("it takes part");
+        let (node, target) = (&inner.node, inner.node.number);
+        let item = Item { entry, node, target, place: None, replaces: None };
+        let appended = self.append_version(&ready, &item, &|state| joined.is_last(state))?;
+        let Appended::Version(state, version, _) = appended else { return Ok(None) };
+        inner.joined.take().into_iter().for_each(Joined::forget);
+        self.go_on_above(inner, &state, version);
+        self.repository.list_in_index(ready.finished.listed, durability);
+        Ok(Some(state))
+    }
+
+    /// What is written next lies above the version that was just made.
+    fn go_on_above(&self, inner: &mut Inner, state: &State, version: Version) {
+        inner.published = Some(version);
+        match self.open_version(state, version) {
             Ok(opened) => inner.layers = Layered::of(opened),
             // The version is there; only those who would go on above it cannot.
             Err(error) => inner.fail(&error.to_string()),
         }
-        Ok(Some(state))
     }
 
     fn entry_of(&self, number: u64, ready: &Ready) -> Result<CheckpointEntry> {
@@ -136,9 +182,14 @@ impl Files {
         Ok(CheckpointEntry { member_count: 1, bytes: *len, tally, written: finished.written, ..new })
     }
 
-    /// Appends the record; the state after it and the version, or nothing where the file has no name any more.
-    fn append_version(&self, ready: &Ready, item: &Item) -> Outcome<Option<(Arc<State>, Version, u64)>> {
-        let id = ready.session.id();
+    /// Appends the record, if that may be.
+    fn append_version(
+        &self,
+        ready: &Ready,
+        item: &Item,
+        may_be: &dyn Fn(&State) -> bool,
+    ) -> Outcome<Appended> {
+        let id = ready.session;
         let packs = || ready.finished.part.references.iter().map(|reference| reference.pack.name);
         let (mut fault, mut outcome) = (None, None);
         let state = self.repository.catalog.append(self.save.is_durable(), &mut |state| {
@@ -155,6 +206,10 @@ impl Files {
                 };
             }
             match item.named(state) {
+                _ if !may_be(state) => {
+                    outcome = None;
+                    Ok(Vec::new())
+                }
                 Ok(Found::At(named)) => {
                     outcome = named.node.versions().last().map(|version| (*version, named.node.number));
                     let publish = Op::Publish(id, vec![item.entry.clone()], state.to_revive(packs()));
@@ -173,7 +228,8 @@ impl Files {
         match (state, fault) {
             (Ok(state), _) => {
                 self.learn(&state);
-                Ok(outcome.map(|(version, target)| (state, version, target)))
+                Ok(outcome
+                    .map_or(Appended::Nothing, |(version, target)| Appended::Version(state, version, target)))
             }
             (Err(_), Some(fault)) => Err(fault),
             (Err(error), None) => Err(error.into()),

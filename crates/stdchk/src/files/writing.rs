@@ -7,22 +7,25 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use stdchk_catalog::SessionKind;
 use stdchk_catalog::tree::{Node, Version};
+use stdchk_catalog::{SessionKind, State};
 use stdchk_engine::session::Session;
 use stdchk_engine::{FinishedPart, PartView, PartWriter};
 use stdchk_object::manifest::Manifest;
-use stdchk_object::{AppName, Error, Result};
+use stdchk_object::{AppName, Error, Result, SessionId};
 
 use super::fault::{Fault, Outcome};
 use super::layered::Layered;
 use super::opened::{Opened, member_path};
+use super::shared::Joined;
 use super::stream::Stream;
 use super::{Files, now};
 use crate::host;
 
 /// A file that is written from its beginning is streamed from this length on.
 const STREAM_FROM: u64 = 4 << 20;
+/// Zeros to be written.
+static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 /// The longest file.
 const LEN_MAX: u64 = 1 << 50;
 
@@ -52,6 +55,10 @@ pub(super) struct Inner {
     stream: Option<Stream>,
     /// Packs are written under it until it ends in a version.
     pub session: Option<Arc<Session>>,
+    /// Whether other mounts may write it, too.
+    pub is_shared: bool,
+    /// Then this is the part of this mount in it, until it has closed the file.
+    pub joined: Option<Joined>,
     /// Whether there is something to publish.
     pub is_dirty: bool,
     /// The version that those who write now have published already.
@@ -65,7 +72,7 @@ pub(super) struct Inner {
 
 /// A part to be published, and what it was written under.
 pub(super) struct Ready {
-    pub session: Arc<Session>,
+    pub session: SessionId,
     pub finished: FinishedPart,
     pub manifest: Manifest,
     pub len: u64,
@@ -86,6 +93,8 @@ impl Writing {
             layers,
             stream: None,
             session: None,
+            is_shared: false,
+            joined: None,
             is_dirty,
             published: None,
             failed: None,
@@ -93,6 +102,15 @@ impl Writing {
             opens: 0,
         };
         Writing { number, has_failed: inner.has_failed.clone(), inner: Mutex::new(inner) }
+    }
+
+    /// One that other mounts may write, too.
+    pub(super) fn shared(node: Node, layers: Layered, joined: Joined) -> Writing {
+        let writing = Writing::new(node, None, layers);
+        let mut inner = writing.inner();
+        (inner.is_shared, inner.joined) = (true, Some(joined));
+        drop(inner);
+        writing
     }
 
     pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -126,7 +144,10 @@ impl Writing {
 
     fn write(&self, files: &Files, offset: Option<u64>, data: &[u8]) -> Outcome<()> {
         let mut inner = self.inner();
-        inner.check()?;
+        inner.begin(files)?;
+        if offset.is_none() {
+            inner.attempt(|inner| inner.catch_up(files))?;
+        }
         let offset = offset.unwrap_or(inner.len());
         let end =
             offset.checked_add(data.len() as u64).filter(|&end| end <= LEN_MAX).ok_or(Fault::TooLong)?;
@@ -142,16 +163,16 @@ impl Writing {
         inner.layers.write(offset, data);
         if inner.is_sequential() {
             inner.attempt(|inner| inner.begin_stream(files))?;
-        } else if inner.layers.overlay.bytes() > files.overlay_max() {
-            inner.attempt(|inner| inner.settle(files))?;
+            return Ok(());
         }
-        Ok(())
+        inner.make_room(files)
     }
 
     /// Bytes from an offset on, fewer where it ends.
     pub fn read_at(&self, files: &Files, offset: u64, len: usize) -> Outcome<Vec<u8>> {
         let mut inner = self.inner();
         inner.check()?;
+        inner.attempt(|inner| inner.catch_up(files))?;
         if inner.stream.is_some() {
             inner.attempt(|inner| inner.settle(files))?;
         }
@@ -170,11 +191,19 @@ impl Writing {
             return Err(Fault::TooLong);
         }
         let mut inner = self.inner();
-        inner.check()?;
+        inner.begin(files)?;
+        inner.attempt(|inner| inner.catch_up(files))?;
         if len == inner.len() {
             return Ok(());
         }
         inner.touch();
+        if let Some(joined) = &mut inner.joined {
+            joined.undone.cut = joined.undone.cut.min(len);
+            joined.undone.grown = len;
+            inner.layers.set_len(len);
+            // What others write from now on must not be cut off later.
+            return Ok(inner.attempt(|inner| inner.lay(files))?);
+        }
         match len {
             // What was written so far is wanted no more.
             0 => inner.stream.take().into_iter().for_each(Stream::abandon),
@@ -187,8 +216,11 @@ impl Writing {
     /// Makes a range zeros; the length stays.
     pub fn punch(&self, files: &Files, range: std::ops::Range<u64>) -> Outcome<()> {
         let mut inner = self.inner();
-        inner.check()?;
+        inner.begin(files)?;
         inner.touch();
+        if inner.joined.is_some() {
+            return inner.write_zeros(files, range);
+        }
         inner.attempt(|inner| inner.end_stream(files))?;
         let range = range.start..range.end.min(inner.layers.len);
         if !range.is_empty() {
@@ -208,7 +240,7 @@ impl Writing {
     /// Gives up what was written: there will be no version of it, and who goes on writing gets an error.
     pub fn abandon(&self, why: &str) {
         let mut inner = self.inner();
-        if inner.is_dirty {
+        if inner.is_dirty || inner.joined.is_some() {
             inner.fail(why);
         }
     }
@@ -222,7 +254,9 @@ impl Writing {
     pub fn sync(&self, files: &Files) -> Outcome<()> {
         let mut inner = self.inner();
         inner.check()?;
-        if inner.is_dirty && !inner.is_removed {
+        if inner.joined.is_some() {
+            inner.attempt(|inner| inner.lay(files))?;
+        } else if inner.is_dirty && !inner.is_removed {
             inner.attempt(|inner| inner.settle(files))?;
         }
         Ok(())
@@ -238,14 +272,41 @@ impl Inner {
         }
     }
 
+    /// Refuses what [`Inner::check`] does, and takes part in writing if that has ended.
+    fn begin(&mut self, files: &Files) -> Outcome<()> {
+        self.check()?;
+        self.join_again(files)
+    }
+
     pub fn len(&self) -> u64 {
         self.layers.len
+    }
+
+    fn write_zeros(&mut self, files: &Files, range: std::ops::Range<u64>) -> Outcome<()> {
+        self.attempt(|inner| inner.catch_up(files))?;
+        let (mut at, end) = (range.start, range.end.min(self.len()));
+        while at < end {
+            let some = (end - at).min(ZEROS.len() as u64);
+            self.layers.write(at, &ZEROS[..some as usize]);
+            at += some;
+            self.make_room(files)?;
+        }
+        Ok(())
+    }
+
+    /// Has what is kept in memory stored if it is too much.
+    fn make_room(&mut self, files: &Files) -> Outcome<()> {
+        if self.layers.overlay.bytes() > files.overlay_max() {
+            self.attempt(|inner| inner.settle(files))?;
+        }
+        Ok(())
     }
 
     /// From now on there is nothing to be published, and all who have it open hear why.
     pub fn fail(&mut self, why: &str) {
         self.failed = Some(why.to_owned());
         self.has_failed.store(true, Ordering::Relaxed);
+        self.joined.take().into_iter().for_each(Joined::abort);
         self.give_up();
     }
 
@@ -276,6 +337,7 @@ impl Inner {
         self.stream.take().into_iter().for_each(Stream::abandon);
         self.layers = Layered::default();
         self.session = None;
+        self.joined = None;
         self.is_dirty = false;
     }
 
@@ -291,6 +353,7 @@ impl Inner {
     fn is_sequential(&self) -> bool {
         let layers = &self.layers;
         layers.base_len == 0
+            && self.joined.is_none()
             && self.session.is_none()
             && layers.overlay.bytes() as u64 >= STREAM_FROM
             && layers.overlay.bytes() as u64 == layers.len
@@ -316,13 +379,18 @@ impl Inner {
 
     fn part_writer(&mut self, files: &Files) -> Result<PartWriter> {
         let session = self.session(files)?;
-        let is_shared = self.layers.base_len > 0 && !self.is_base_gone;
-        let base = self.layers.base.as_ref().filter(|base| is_shared && !base.is_doubtful);
+        let base = self.layers.base.as_ref().filter(|_| self.may_refer());
         let parent = base.map(|base| base.part.clone());
         let parent = parent.map(|part| PartView { part: part.part.clone(), roots: part.roots.clone() });
         let app = AppName::files();
         let options = &files.save;
         files.repository.part_writer_after(session.id(), session.state(), &app, options, |_| parent)
+    }
+
+    /// Whether a new version may refer to what the one below it has.
+    fn may_refer(&self) -> bool {
+        let base = self.layers.base.as_ref().filter(|_| self.layers.base_len > 0 && !self.is_base_gone);
+        base.is_some_and(|base| !base.is_doubtful)
     }
 
     fn begin_stream(&mut self, files: &Files) -> Result<()> {
@@ -344,6 +412,9 @@ impl Inner {
 
     /// Makes all that was written a part that nobody sees, and that what comes next is written above.
     fn settle(&mut self, files: &Files) -> Result<()> {
+        if self.joined.is_some() {
+            return self.lay(files);
+        }
         if self.stream.is_none() && self.layers.is_base() && self.layers.base.is_some() {
             return Ok(());
         }
@@ -357,7 +428,7 @@ impl Inner {
             Some(stream) => stream.end()?,
             None => {
                 let mut part = self.part_writer(files)?;
-                let source = Arc::new(self.layers.clone());
+                let source = Arc::new(Layered { is_base_kept: self.may_refer(), ..self.layers.clone() });
                 let (path, mode) = (member_path(self.node.number), self.node.mode);
                 if let Err(error) = part.add_file(&path, source, mode, self.node.modified_ns, &|_| {}) {
                     part.abandon();
@@ -383,19 +454,43 @@ impl Inner {
     pub(super) fn ready(&mut self, files: &Files) -> Result<Ready> {
         self.attempt(|inner| {
             let len = inner.layers.len;
-            let manifest = Manifest {
-                app: AppName::files(),
-                step: inner.node.number,
-                created_ns: host::now_ns(),
-                host: host::name(),
-                note: String::new(),
-                parent: None,
-                parts: Vec::new(),
-            };
+            let manifest = inner.manifest();
             let base = inner.layers.base.clone();
             let finished = inner.finish_part(files, Some(manifest.clone()))?;
-            let session = inner.session.take().expect("a part was written under it");
+            let session = inner.session(files)?.id();
             Ok(Ready { session, finished, manifest, len, base })
         })
+    }
+
+    /// The same of what several mounts have written, which lies below what was written here.
+    pub(super) fn ready_together(&mut self, files: &Files, state: &Arc<State>) -> Result<Ready> {
+        let session = self.joined.as_ref().expect("it takes part").of;
+        let is_there = |base: &Arc<Opened>| {
+            base.entry.as_ref().is_some_and(|entry| state.checkpoint(&entry.id()).is_some())
+        };
+        self.is_base_gone |= !self.layers.base.as_ref().is_some_and(is_there);
+        let source = Layered { is_base_kept: self.may_refer(), ..self.layers.clone() };
+        let manifest = self.manifest();
+        let app = AppName::files();
+        let mut part = files.repository.part_writer_after(session, state, &app, &files.save, |_| None)?;
+        let (path, mode) = (member_path(self.node.number), self.node.mode);
+        if let Err(error) = part.add_file(&path, Arc::new(source), mode, self.node.modified_ns, &|_| {}) {
+            part.abandon();
+            return Err(error);
+        }
+        let finished = part.finish(Some(manifest.clone()))?;
+        Ok(Ready { session, finished, manifest, len: self.layers.len, base: self.layers.base.clone() })
+    }
+
+    fn manifest(&self) -> Manifest {
+        Manifest {
+            app: AppName::files(),
+            step: self.node.number,
+            created_ns: host::now_ns(),
+            host: host::name(),
+            note: String::new(),
+            parent: None,
+            parts: Vec::new(),
+        }
     }
 }

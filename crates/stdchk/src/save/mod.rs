@@ -3,6 +3,7 @@
 mod parts;
 mod whole;
 
+pub(crate) use parts::written_by;
 pub use parts::{Add, SCRIPT_LEASE};
 pub use whole::Save;
 

@@ -104,7 +104,7 @@ impl Repository {
     }
 
     /// The boot in which staged parts can be relied upon: the one that all of them were added in, or none.
-    fn boot_of(&self, parts: &[PartEntry]) -> [u8; 16] {
+    pub(crate) fn boot_of(&self, parts: &[PartEntry]) -> [u8; 16] {
         let mut staged =
             parts.iter().filter(|part| part.durability < Durability::Local).map(|part| part.boot);
         let first = staged.next().unwrap_or(self.boot);
@@ -176,7 +176,8 @@ fn check_members(vault: &Vault, views: &[PartView]) -> Result<()> {
     Ok(())
 }
 
-fn written_by(views: &[PartView], session: SessionId) -> u64 {
+/// Bytes of the packs that a session wrote, of those that parts refer to.
+pub(crate) fn written_by(views: &[PartView], session: SessionId) -> u64 {
     let ours = views.iter().flat_map(|view| view.references()).map(|(pack, _)| pack);
     let packs: BTreeSet<PackRef> = ours.filter(|pack| pack.name.session == session).collect();
     packs.iter().map(|pack| pack.length).sum()

@@ -85,6 +85,8 @@ pub fn list(repository: &Repository, out: &Out) -> Result<u8> {
             SessionKind::Reader => "reading".to_owned(),
             SessionKind::Upkeep => "upkeep".to_owned(),
             SessionKind::Writer { app, step, .. } => format!("saving {app}@{step}"),
+            SessionKind::Mount => "a mount".to_owned(),
+            SessionKind::Join(of) => format!("writing a file with others, session {of}"),
         };
         if out.json {
             out.object(&json!({
