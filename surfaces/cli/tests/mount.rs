@@ -1,103 +1,17 @@
 //! Mounts: the programs of others on them, and what becomes of them when processes, rooms and pools go.
 
+mod mounts;
 mod pools;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use mounts::{Mounted, Shell, can_mount, text, until};
 use pools::Pool;
 use stdchk_kit::{Hosts, Random};
-
-/// A mount that ends with the test.
-struct Mounted {
-    dir: tempfile::TempDir,
-    store: String,
-}
-
-impl Mounted {
-    fn new(options: &[&str]) -> Mounted {
-        let dir = tempfile::tempdir().expect("a directory");
-        let store = dir.path().join("store").display().to_string();
-        let mounted = Mounted { dir, store };
-        mounted.mount(options);
-        mounted
-    }
-
-    fn root(&self) -> PathBuf {
-        self.dir.path().join("mnt")
-    }
-
-    fn stdchk(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_stdchk"));
-        command.env("STDCHK_STORE", &self.store).env_remove("STDCHK_LOG").args(args);
-        command
-    }
-
-    fn mount(&self, options: &[&str]) {
-        let root = self.root();
-        std::fs::create_dir_all(&root).expect("a directory");
-        let log = self.dir.path().join("log").display().to_string();
-        let args = ["mount", "--log", &log, root.to_str().expect("text")];
-        let output = self.stdchk(&args).args(options).output().expect("the binary starts");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-
-    fn umount(&self) {
-        let output =
-            self.stdchk(&["umount", self.root().to_str().expect("text")]).output().expect("it starts");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-
-    /// The process that answers the kernel.
-    fn server(&self) -> Option<u32> {
-        let output = Command::new("python3")
-            .args(["-c", "import os,sys; print(os.getxattr(sys.argv[1], 'user.stdchk.process').decode())"])
-            .arg(self.root())
-            .output()
-            .expect("python3");
-        String::from_utf8_lossy(&output.stdout).trim().parse().ok()
-    }
-
-    /// Runs a script in the mount, which must succeed.
-    fn sh(&self, script: &str) -> String {
-        let output = self.try_sh(script);
-        let (said, errors) = (text(&output.stdout), text(&output.stderr));
-        assert!(output.status.success(), "{script}: {said}{errors}{}", self.log());
-        said
-    }
-
-    fn try_sh(&self, script: &str) -> Output {
-        let script = format!("set -eu\n{script}");
-        Command::new("sh").arg("-c").arg(script).current_dir(self.root()).output().expect("sh")
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let root = self.root();
-        let _ = self.stdchk(&["umount", "--lazy", root.to_str().expect("text")]).output();
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Whether mounts are allowed here; says so where they are not.
-fn can_mount() -> bool {
-    let can = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
-    if !can {
-        eprintln!("not tested: /dev/fuse cannot be opened here");
-    }
-    can
-}
 
 /// A program of others that was built for the tests.
 fn tool(name: &str) -> Option<PathBuf> {
@@ -293,53 +207,6 @@ fn a_suite_for_names_of_others_finds_only_what_is_known() {
     assert!(passed > 300, "{passed} passed: {said}{}", text(&output.stderr));
 }
 
-/// A shell on a host of its own: mounts that it makes are seen by what it runs.
-struct Shell {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Shell {
-    fn on(pool: &Pool, host: usize) -> Shell {
-        let mut command = match &pool.hosts {
-            Some(hosts) => hosts.command(host, "sh"),
-            None => Command::new("sh"),
-        };
-        command.env("STDCHK_STORE", &pool.place).env("STDCHK_POOL_KEY", pool.path("key"));
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("sh");
-        let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        Shell { child, input, output: BufReader::new(output) }
-    }
-
-    /// Runs a command; whether it succeeded, and what it said.
-    fn run(&mut self, command: &str) -> (bool, String) {
-        writeln!(self.input, "{{ {command}; }} 2>&1; echo \"done $?\"").expect("it listens");
-        let mut said = String::new();
-        loop {
-            let mut line = String::new();
-            assert!(self.output.read_line(&mut line).expect("it speaks") > 0, "{command}: the shell ended");
-            if let Some(code) = line.strip_prefix("done ") {
-                return (code.trim() == "0", said);
-            }
-            said += &line;
-        }
-    }
-
-    fn must(&mut self, command: &str) -> String {
-        let (succeeded, said) = self.run(command);
-        assert!(succeeded, "{command}: {said}");
-        said
-    }
-}
-
-impl Drop for Shell {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn two_mounts_of_a_pool_see_each_other_and_the_loss_of_the_pool_is_an_error() {
     if !can_mount() {
@@ -364,10 +231,11 @@ fn two_mounts_of_a_pool_see_each_other_and_the_loss_of_the_pool_is_an_error() {
             assert!(begun.elapsed() < Duration::from_secs(1), "it is not seen within a second");
         }
     }
-    // Of what is being written nothing is seen elsewhere.
+    // Of what is being written nothing can be read elsewhere, and lists do not show it.
     shells[0].must(&format!("exec 3> {}/part && echo some >&3", roots[0]));
     std::thread::sleep(Duration::from_millis(600));
-    assert!(!shells[1].run(&format!("test -e {}/part", roots[1])).0);
+    assert!(shells[1].run(&format!("cat {}/part", roots[1])).1.contains("No such file"));
+    assert!(!shells[1].must(&format!("ls {}", roots[1])).contains("part"));
     shells[0].must("exec 3>&-");
     std::thread::sleep(Duration::from_millis(600));
     assert_eq!(shells[1].must(&format!("cat {}/part", roots[1])), "some\n");
@@ -550,16 +418,5 @@ struct StopAtEnd<'a>(&'a AtomicBool);
 impl Drop for StopAtEnd<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-fn until<T>(mut there: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(there) = there() {
-            return there;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(30), "it does not come");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }

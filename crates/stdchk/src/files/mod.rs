@@ -404,7 +404,11 @@ impl Files {
 
     /// Opens the newest version of a file to read it; nothing where it has none, or is only being written.
     pub fn open_to_read(&self, number: u64) -> Outcome<Option<Arc<Opened>>> {
-        let state = self.state()?;
+        let mut state = self.state()?;
+        if state.tree().get(number).is_some_and(|named| named.node.is_unwritten()) {
+            // It may be there by now.
+            state = self.newest_state()?;
+        }
         let Some(named) = state.tree().get(number) else {
             let is_new = self.table().writing.contains_key(&number);
             return if is_new { Ok(None) } else { Err(Fault::Missing) };
