@@ -1,7 +1,7 @@
 //! What programs have open.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use fuser::FileHandle;
@@ -15,8 +15,8 @@ pub enum Handle {
     Version { opened: Arc<Opened> },
     /// A file that has no version yet, to be read by somebody else than those who write it.
     Watch { writing: Arc<Writing> },
-    /// A file to be written, the process that opened it, and whether all that it writes goes to the end.
-    Write { writing: Arc<Writing>, opener: u32, appends: bool },
+    /// A file to be written, the process that opened it, whether that has closed it, and whether all that is written goes to the end.
+    Write { writing: Arc<Writing>, opener: u32, is_closed: AtomicBool, appends: bool },
     /// The word that the steps of a directory are complete: what is written there is nothing.
     Complete { directory: u64, writing: Arc<Writing> },
     /// The names of a directory, as they were when they were first asked for.
@@ -47,13 +47,18 @@ impl Handles {
         self.open().get(&handle.0).cloned()
     }
 
-    /// Whether other processes than `opener` have opened a file to write it, and have not closed it.
-    pub fn has_other_openers(&self, of: &Arc<Writing>, opener: u32) -> bool {
-        let is_other = |handle: &Arc<Handle>| match &**handle {
-            Handle::Write { writing, opener: other, .. } => *other != opener && Arc::ptr_eq(writing, of),
-            _ => false,
-        };
-        self.open().values().any(is_other)
+    /// Notes that a process has closed a file that it opened to write it; whether all that did have. That handles are let go is heard later.
+    pub fn close(&self, of: &Arc<Writing>, by: u32) -> bool {
+        let mut are_all = true;
+        for handle in self.open().values() {
+            if let Handle::Write { writing, opener, is_closed, .. } = &**handle
+                && Arc::ptr_eq(writing, of)
+            {
+                is_closed.fetch_or(*opener == by, Ordering::Relaxed);
+                are_all &= is_closed.load(Ordering::Relaxed);
+            }
+        }
+        are_all
     }
 
     /// Lets one go.

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -139,7 +140,7 @@ impl Operations {
 
     fn writer(&self, request: &Request, writing: Arc<Writing>, flags: i32) -> FileHandle {
         let (opener, appends) = (process_of(request.pid()), flags & O_APPEND != 0);
-        self.handles.add(Handle::Write { writing, opener, appends })
+        self.handles.add(Handle::Write { writing, opener, is_closed: AtomicBool::new(false), appends })
     }
 
     fn create_file(
@@ -207,8 +208,8 @@ impl Operations {
             true => writing.note_killed(),
             // Others who got it from the one that opened it may go on with it, and so may that one, and others that have opened it.
             false if process != opener || has_open(opener, writing.number) => {}
-            false if self.handles.has_other_openers(writing, opener) => {}
-            false => return told(self.files.flush(writing)),
+            false if self.handles.close(writing, opener) => return told(self.files.flush(writing)),
+            false => {}
         }
         Ok(())
     }
