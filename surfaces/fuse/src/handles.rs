@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use fuser::FileHandle;
-use stdchk::files::{Entry, Opened, Writing};
+use stdchk::files::{Entry, Opened, Progress, Writing};
 
 /// Something that is open.
 pub enum Handle {
     /// A version, to be read; none of an empty file.
-    Read { number: u64, opened: Option<Arc<Opened>> },
+    Read { number: u64, opened: Option<Arc<Opened>>, progress: Progress },
     /// A version that is not the newest.
-    Version { opened: Arc<Opened> },
+    Version { opened: Arc<Opened>, progress: Progress },
     /// A file that has no version yet, to be read by somebody else than those who write it.
     Watch { writing: Arc<Writing> },
     /// A file to be written, the process that opened it, whether that has closed it, and whether all that is written goes to the end.

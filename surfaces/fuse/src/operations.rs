@@ -14,7 +14,8 @@ use fuser::{
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use stdchk::files::{
-    Attributes, COMPLETE, Entry, Fault, Files, NAME_BYTES_MAX, NODES, Outcome, POLICY, Special, Writing,
+    Attributes, COMPLETE, Entry, Fault, Files, NAME_BYTES_MAX, NODES, Outcome, POLICY, Progress, Special,
+    Writing,
 };
 
 use crate::attributes::{attributes, kind, nanoseconds};
@@ -102,7 +103,7 @@ impl Operations {
         };
         let file = told(self.files.find(directory, &name))?.number;
         let opened = told(self.files.open_version_to_read(file, sequence))?;
-        Ok(self.handles.add(Handle::Version { opened }))
+        Ok(self.handles.add(Handle::Version { opened, progress: Progress::default() }))
     }
 
     fn of_new(&self, request: &Request, mode: u32, umask: u32) -> Attributes {
@@ -125,7 +126,7 @@ impl Operations {
                     self.files.close_reader(number);
                     Handle::Watch { writing }
                 }
-                (opened, _) => Handle::Read { number, opened },
+                (opened, _) => Handle::Read { number, opened, progress: Progress::default() },
             }));
         }
         let writing = by_number(self.files.open_to_write(number))?;
@@ -176,17 +177,17 @@ impl Operations {
         Ok((attributes(&entry), handle))
     }
 
-    fn read_file(&self, handle: FileHandle, offset: u64, size: u32) -> Answer<Vec<u8>> {
+    fn read_file(&self, handle: FileHandle, offset: u64, size: u32, give: impl FnOnce(&[u8])) -> Answer<()> {
         match &*self.handle(handle)? {
-            Handle::Read { opened: None, .. } => Ok(Vec::new()),
-            Handle::Read { opened: Some(opened), .. } | Handle::Version { opened } => {
-                let len = opened.len().saturating_sub(offset).min(u64::from(size));
-                let mut bytes = vec![0; len as usize];
-                told(opened.read_at(offset, &mut bytes).map_err(Fault::from))?;
-                Ok(bytes)
+            Handle::Read { opened: None, .. } => {
+                give(&[]);
+                Ok(())
+            }
+            Handle::Read { opened: Some(opened), progress, .. } | Handle::Version { opened, progress } => {
+                told(self.files.read_version(opened, progress, offset, size as usize, give))
             }
             Handle::Watch { writing } | Handle::Write { writing, .. } | Handle::Complete { writing, .. } => {
-                told(writing.read_at(&self.files, offset, size as usize))
+                told(writing.read_at(&self.files, offset, size as usize)).map(|bytes| give(&bytes))
             }
             Handle::Directory { .. } => Err(Errno::EISDIR),
         }
@@ -538,9 +539,11 @@ impl Filesystem for Operations {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.read_file(handle, offset, size) {
-            Ok(bytes) => reply.data(&bytes),
-            Err(error) => reply.error(error),
+        let mut reply = Some(reply);
+        let give = |bytes: &[u8]| reply.take().into_iter().for_each(|reply| reply.data(bytes));
+        let read = self.read_file(handle, offset, size, give);
+        if let (Err(error), Some(reply)) = (read, reply) {
+            reply.error(error);
         }
     }
 
@@ -783,7 +786,7 @@ impl Filesystem for Operations {
                 | Handle::Complete { writing, .. } => {
                     (writing.len(), told(writing.seek(&self.files, offset, whence == SEEK_HOLE))?)
                 }
-                Handle::Version { opened } => {
+                Handle::Version { opened, .. } => {
                     (opened.len(), if whence == SEEK_DATA { offset } else { opened.len() })
                 }
                 Handle::Directory { .. } => return Err(Errno::EISDIR),

@@ -2,6 +2,7 @@
 //!
 //! Lock order: a file that is being written, then the table of those, then what is known of the catalog.
 
+mod ahead;
 mod change;
 mod fault;
 mod layer;
@@ -31,8 +32,10 @@ use stdchk_object::Result;
 use crate::host;
 use crate::repository::{Reading, Repository};
 use crate::save::SaveOptions;
+use ahead::Ahead;
 use layered::Layered;
 
+pub use ahead::Progress;
 pub use change::Attributes;
 pub use fault::{Fault, Outcome};
 pub use opened::Opened;
@@ -48,6 +51,8 @@ const FRESH: Duration = Duration::from_millis(250);
 const PIN: Duration = Duration::from_secs(60);
 /// The part of the memory budget that one file may take for what was written out of order.
 const OVERLAY_PART: usize = 4;
+/// The part of it that all files together may take for what is read ahead.
+const AHEAD_PART: usize = 8;
 /// Versions that are kept open.
 const OPENED: usize = 1024;
 
@@ -60,6 +65,7 @@ pub struct Files {
     pin: Mutex<Option<Pin>>,
     table: Mutex<Table>,
     opened: Mutex<HashMap<Version, Arc<Opened>>>,
+    ahead: Ahead,
     /// Says to other mounts that this one is there, unless it can only be read.
     mount: Option<Session>,
 }
@@ -146,6 +152,7 @@ impl Files {
         let mount =
             || Session::open(repository.catalog.clone(), SessionKind::Mount, &repository.owner(false));
         let mount = if is_read_only { None } else { Some(mount()?) };
+        let ahead = Ahead::new(repository.workers.clone(), save.memory / AHEAD_PART);
         let files = Files {
             repository,
             save,
@@ -154,6 +161,7 @@ impl Files {
             pin: Mutex::default(),
             table: Mutex::default(),
             opened: Mutex::default(),
+            ahead,
             mount,
         };
         files.state()?;
@@ -222,7 +230,7 @@ impl Files {
         }
         let reading = Arc::new(self.repository.read()?);
         // What was opened under the last one keeps that.
-        locked(&self.opened).clear();
+        self.let_go();
         *pin = Some(Pin { reading: reading.clone(), since: Instant::now() });
         Ok(reading)
     }
@@ -233,12 +241,37 @@ impl Files {
         self.give_up_the_dead();
         let mut pin = locked(&self.pin);
         if pin.as_ref().is_some_and(|pin| pin.since.elapsed() > PIN) {
-            locked(&self.opened).clear();
+            self.let_go();
             *pin = None;
         }
         drop(pin);
         let old = now() - PIN.as_nanos() as i64;
         self.table().touched.retain(|_, at| *at > old);
+    }
+
+    /// Forgets what nobody has open.
+    fn let_go(&self) {
+        locked(&self.opened).clear();
+        self.ahead.clear();
+    }
+
+    /// Hands on bytes of a version from an offset on, fewer where it ends; what a reader reads next is read before he does.
+    pub fn read_version(
+        &self,
+        opened: &Arc<Opened>,
+        progress: &Progress,
+        offset: u64,
+        len: usize,
+        give: impl FnOnce(&[u8]),
+    ) -> Outcome<()> {
+        let end = offset.saturating_add(len as u64).min(opened.len());
+        match offset < end {
+            true => Ok(self.ahead.read(opened, progress, offset..end, give)?),
+            false => {
+                give(&[]);
+                Ok(())
+            }
+        }
     }
 
     /// How many files are open for writing, or are still being stored.
