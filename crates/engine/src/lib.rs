@@ -20,6 +20,7 @@ mod vault;
 mod view;
 mod workers;
 
+pub use buffers::{Buffer, Buffers};
 pub use diff::{DiffRange, diff_blobs};
 pub use index::{Index, IndexBuilder};
 pub use options::{ChunkingChoice, Options};

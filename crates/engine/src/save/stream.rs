@@ -14,7 +14,7 @@ use super::parent::Parent;
 use super::stretch::Stretch;
 use super::unit::{Known, Look, Source};
 use super::window::{Pending, Trail, Window};
-use crate::buffers::Buffer;
+use crate::buffers::{Buffer, Buffers};
 use crate::options::{ChunkingChoice, unit_for};
 use crate::vault::{LeafAt, Roots};
 
@@ -50,7 +50,7 @@ impl PartWriter {
 
     /// Adds what a stream gives until it ends.
     pub fn add_stream(&mut self, path: &str, stream: &mut dyn Read, progress: &dyn Fn(u64)) -> Result<()> {
-        self.add_read(path, stream, true, 0o600, 0, progress)
+        self.add_read(path, &mut Streamed(stream), true, 0o600, 0, progress)
     }
 
     /// Adds a file whose bytes come as a stream.
@@ -62,13 +62,33 @@ impl PartWriter {
         mtime_ns: i64,
         progress: &dyn Fn(u64),
     ) -> Result<()> {
-        self.add_read(path, stream, false, mode, mtime_ns, progress)
+        self.add_read(path, &mut Streamed(stream), false, mode, mtime_ns, progress)
+    }
+
+    /// Bytes that are looked at together: the best length of buffers for [`PartWriter::add_file_fed`].
+    pub const STRETCH: usize = 1 << LEAF_SHIFT;
+
+    /// Buffers for [`PartWriter::add_file_fed`], as many as that may hold at once and one more.
+    pub fn buffers(&self) -> Buffers {
+        Buffers::new(self.options.buffer_count(), Self::STRETCH)
+    }
+
+    /// Adds a file whose bytes come in order, in buffers of [`PartWriter::buffers`]: each but the last one has [`PartWriter::STRETCH`] bytes. Nothing
+    /// comes after the first nothing.
+    pub fn add_file_fed(
+        &mut self,
+        path: &str,
+        feed: &mut dyn FnMut() -> Option<Buffer>,
+        mode: u32,
+        mtime_ns: i64,
+    ) -> Result<()> {
+        self.add_read(path, &mut Fed { feed, rest: None }, false, mode, mtime_ns, &|_| {})
     }
 
     fn add_read(
         &mut self,
         path: &str,
-        stream: &mut dyn Read,
+        stream: &mut dyn Feed,
         is_stream: bool,
         mode: u32,
         mtime_ns: i64,
@@ -81,7 +101,7 @@ impl PartWriter {
         let chunking = self.chunking(&parent);
         let content = match chunking {
             Chunking::Page(page) => self.pages_of_stream(stream, page, &parent, progress)?,
-            Chunking::Cdc(average) => self.chunks_of_stream(stream, average, progress)?,
+            Chunking::Cdc(average) => self.chunks_of_stream(stream.as_read(), average, progress)?,
         };
         self.add_content(path, content, is_stream, mode, mtime_ns, shares);
         Ok(())
@@ -213,7 +233,7 @@ impl PartWriter {
 
     fn pages_of_stream(
         &mut self,
-        stream: &mut dyn Read,
+        stream: &mut dyn Feed,
         page: u32,
         parent: &ParentContent,
         progress: &dyn Fn(u64),
@@ -223,12 +243,8 @@ impl PartWriter {
         let mut offset = 0;
         loop {
             window.make_room(self)?;
-            let mut buffer = self.buffers.take();
-            let filled = fill_buffer(stream, &mut buffer, 0, 1 << leaf_shift)?;
-            buffer.set_len(filled);
-            if filled == 0 {
-                break;
-            }
+            let Some(buffer) = stream.next(&self.buffers, 1 << leaf_shift)? else { break };
+            let filled = buffer.len();
             let look = self.look(&window.trail, parent, page, offset);
             let (vault, meter) = (self.vault.clone(), self.coder.meter.clone());
             let answer = self
@@ -278,6 +294,61 @@ impl PartWriter {
             window.push(Pending::Chunks(answer, cut as u64));
         }
         window.finish(self, Chunking::Cdc(average))
+    }
+}
+
+/// Bytes that come in order, by buffers.
+trait Feed {
+    /// The next buffer, with so many bytes unless it is the last one.
+    fn next(&mut self, buffers: &Buffers, len: usize) -> Result<Option<Buffer>>;
+
+    fn as_read(&mut self) -> &mut dyn Read;
+}
+
+/// A stream, read into buffers.
+struct Streamed<'a>(&'a mut dyn Read);
+
+impl Feed for Streamed<'_> {
+    fn next(&mut self, buffers: &Buffers, len: usize) -> Result<Option<Buffer>> {
+        let mut buffer = buffers.take();
+        let filled = fill_buffer(self.0, &mut buffer, 0, len)?;
+        buffer.set_len(filled);
+        Ok((filled > 0).then_some(buffer))
+    }
+
+    fn as_read(&mut self) -> &mut dyn Read {
+        self.0
+    }
+}
+
+/// Buffers that somebody else has filled.
+struct Fed<'a> {
+    feed: &'a mut dyn FnMut() -> Option<Buffer>,
+    /// What is left of one, and from where on, if they are not taken as they are.
+    rest: Option<(Buffer, usize)>,
+}
+
+impl Feed for Fed<'_> {
+    fn next(&mut self, buffers: &Buffers, len: usize) -> Result<Option<Buffer>> {
+        match len == PartWriter::STRETCH {
+            true => Ok((self.feed)()),
+            false => Streamed(self).next(buffers, len),
+        }
+    }
+
+    fn as_read(&mut self) -> &mut dyn Read {
+        self
+    }
+}
+
+impl Read for Fed<'_> {
+    fn read(&mut self, target: &mut [u8]) -> std::io::Result<usize> {
+        let rest = self.rest.take().or_else(|| Some(((self.feed)()?, 0)));
+        let Some((buffer, at)) = rest else { return Ok(0) };
+        let some = target.len().min(buffer.len() - at);
+        target[..some].copy_from_slice(&buffer[at..at + some]);
+        self.rest = (at + some < buffer.len()).then_some((buffer, at + some));
+        Ok(some)
     }
 }
 

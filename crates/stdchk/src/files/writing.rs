@@ -396,7 +396,7 @@ impl Inner {
     fn begin_stream(&mut self, files: &Files) -> Result<()> {
         let part = self.part_writer(files)?;
         let layers = std::mem::take(&mut self.layers);
-        let mut stream = Stream::begin(part, member_path(self.node.number), self.node.mode);
+        let mut stream = Stream::begin(part, member_path(self.node.number), self.node.mode)?;
         for (_, bytes) in layers.overlay.into_ranges() {
             stream.write(&bytes)?;
         }
