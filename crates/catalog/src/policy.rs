@@ -112,6 +112,11 @@ pub struct Candidate {
 }
 
 impl Policy {
+    /// Whether it may drop anything.
+    pub fn drops(&self) -> bool {
+        self.keep_last.is_some() || self.keep_every.is_some() || self.purge_after_s.is_some()
+    }
+
     /// Keep everything.
     pub const KEEP_ALL: Policy = Policy {
         keep_last: None,

@@ -63,6 +63,7 @@ mod save;
 pub mod study;
 pub mod tier;
 mod transfer;
+pub mod units;
 mod walk;
 
 /// Bytes of the regular files below some paths, for a progress bar.

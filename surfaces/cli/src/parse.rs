@@ -1,15 +1,8 @@
 //! Values as people write them.
 
-use std::time::Duration;
-
+pub use stdchk::units::duration;
+use stdchk::units::split;
 use stdchk::{Chunking, ChunkingChoice, Code, Codec, Coding, Error, Prefer, Result};
-
-/// Splits a number from its unit.
-fn split(text: &str) -> Option<(f64, &str)> {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (digits, unit) = text.split_at(end);
-    Some((digits.parse::<f64>().ok()?, unit.trim()))
-}
 
 /// A size: `4096`, `64KiB`, `1.5GiB`, `2GB`.
 pub fn bytes(text: &str) -> Result<u64> {
@@ -37,22 +30,6 @@ pub fn memory(text: &str) -> Result<u64> {
         size if size >= 64 << 20 => Ok(size),
         _ => Err(Error::invalid(format!("{text:?} is too small a budget: 64MiB is the least"))),
     }
-}
-
-/// A time: `90`, `90s`, `15min`, `24h`, `7d`, `5y` (of 365.25 days).
-pub fn duration(text: &str) -> Result<Duration> {
-    let bad = || Error::invalid(format!("{text:?} is no time: write for example 90s, 15min, 24h, 7d or 5y"));
-    let (number, unit) = split(text.trim()).ok_or_else(bad)?;
-    let factor = match unit {
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        "d" => 86400.0,
-        "w" => 7.0 * 86400.0,
-        "y" => 365.25 * 86400.0,
-        _ => return Err(bad()),
-    };
-    Duration::try_from_secs_f64(number * factor).ok().filter(|time| time.as_secs() > 0).ok_or_else(bad)
 }
 
 /// A rate in bytes for each second: `50GB/s`, `500MiB/s`.
@@ -139,6 +116,8 @@ pub fn erasure(text: &str) -> Result<Erasure> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -117,6 +117,26 @@ fn versions_are_shown_and_policies_act() {
     assert_eq!(mounted.sh("cd melt/deep/.versions/f; cat $(ls | sort -n)"), "3\n8\n");
     let script = "import os; print(*(os.getxattr('melt/deep/f', 'user.stdchk.' + name).decode() for name in ('versions', 'durability')))";
     assert_eq!(mounted.sh(&format!("python3 -c \"{script}\"")), "2 local\n");
+    // The same bytes have the same hash, others have another one.
+    mounted.sh("head -c 3000000 /dev/urandom > one; cp one same; { cat one; echo; } > other");
+    let script = "import os; print(len({os.getxattr(name, 'user.stdchk.hash') for name in ('one', 'same', 'other')}), 'user.stdchk.hash' in os.listxattr('one'))";
+    assert_eq!(mounted.sh(&format!("python3 -c \"{script}\"")), "2 True\n");
+}
+
+/// What is too old goes by itself, but for what was written last.
+#[test]
+fn old_files_are_purged() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new(&[]);
+    mounted.sh("mkdir old young; for i in 1 2; do for n in 0 1; do echo x > old/melt.N$n.T$i; echo x > young/melt.N$n.T$i; done; echo $i > old/log; done");
+    mounted.sh("echo last > old/melt.N0.T2; echo last > old/melt.N1.T2");
+    let script = "import os; [os.setxattr(name, 'user.stdchk.policy', value) for name, value in (('old', b'keep-last=3 purge-after=1s'), ('young', b'purge-after=1h'))]";
+    mounted.sh(&format!("python3 -c \"{script}\""));
+    until(|| (mounted.sh("ls old") == "melt.N0.T2\nmelt.N1.T2\n").then_some(()));
+    until(|| (mounted.sh("ls old/.versions/melt.N0.T2 | wc -l") == "1\n").then_some(()));
+    assert_eq!(mounted.sh("cat old/*; ls young | wc -l"), "last\nlast\n4\n");
 }
 
 #[test]
@@ -138,6 +158,12 @@ fn files_of_a_step_are_one_checkpoint_when_all_nodes_have_closed_theirs() {
     let restored = mounted.stdchk(&["restore", "melt", "--to", &back]).output().expect("it starts");
     assert!(restored.status.success(), "{}", text(&restored.stderr));
     mounted.sh("for i in 0 1 2; do cmp melt/melt.N$i.T2000 ../back/melt.N$i.T2000; done");
+    // Steps can be looked into, those only that are complete.
+    assert_eq!(
+        mounted.sh("ls melt/.steps; ls melt/.steps/2000"),
+        "2000\nmelt.N0.T2000\nmelt.N1.T2000\nmelt.N2.T2000\n"
+    );
+    mounted.sh("diff -r melt/.steps/2000 ../back; ! ls melt/.steps/1000; ! touch melt/.steps/2000/x; ! rm -r melt/.steps/2000");
     // A job that went back writes the step again: it is complete when all have.
     mounted.sh("for i in 0 1; do echo again > melt/melt.N$i.T2000; done");
     assert!(!text(&mounted.stdchk(&["list", "melt"]).output().expect("it starts").stdout).contains("2000.2"));
@@ -149,6 +175,14 @@ fn files_of_a_step_are_one_checkpoint_when_all_nodes_have_closed_theirs() {
     mounted.sh("rm -r melt");
     assert!(mounted.stdchk(&["verify"]).output().expect("it starts").status.success());
     assert_eq!(latest("melt"), "3000\n", "checkpoints stay when the files they were made of go");
+    mounted.sh("mkdir melt; ls melt/.steps | tr '\\n' ' ' | grep -qx '1000 2000 3000 '; test $(cat melt/.steps/2000/melt.N1.T2000) = again");
+    // So do those that were saved otherwise, with folders and links, in the directory that is named like their application.
+    let state = mounted.dir.path().join("state").display().to_string();
+    mounted.sh("mkdir -p ../state/a/b; echo deep > ../state/a/b/f; ln -s b/f ../state/a/link; head -c 5000000 /dev/urandom > ../state/large; mkdir run");
+    let saved = mounted.stdchk(&["save", "--step", "7", "run", &state]).output().expect("it starts");
+    assert!(saved.status.success(), "{}", text(&saved.stderr));
+    until(|| mounted.try_sh("test -d run/.steps/7").status.success().then_some(()));
+    mounted.sh("diff -r run/.steps/7/$(ls run/.steps/7) ../state; cp -r run/.steps/7 run/copy; find run/.steps | wc -l");
 }
 
 #[test]

@@ -27,7 +27,9 @@ pub use unmount::{is_alive, is_dead, server_of, unmount, wait_stored};
 const THREADS: usize = 8;
 
 /// How often what is kept at hand is looked through.
-const TIDIED: Duration = Duration::from_secs(10);
+const TIDIED: Duration = Duration::from_secs(1);
+/// How often policies act.
+const KEPT_UP: Duration = Duration::from_secs(5);
 
 /// How a mount is made.
 #[derive(Clone, Debug, Default)]
@@ -83,12 +85,10 @@ impl Mount {
     /// Answers the kernel until it is unmounted.
     pub fn run(self) -> io::Result<()> {
         let Mount { session, files } = self;
-        let tidied = Arc::downgrade(&files);
-        std::thread::spawn(move || {
-            while let Some(files) = tidied.upgrade() {
-                files.tidy();
-                drop(files);
-                std::thread::sleep(TIDIED);
+        now_and_then(&files, TIDIED, "stdchk-tidy", Files::tidy);
+        now_and_then(&files, KEPT_UP, "stdchk-upkeep", |files| {
+            if let Err(error) = files.keep_up() {
+                tracing::warn!("what is not needed any more cannot be removed: {error}");
             }
         });
         let ended = session.run();
@@ -99,5 +99,20 @@ impl Mount {
             }
         }
         ended
+    }
+}
+
+/// Does something again and again for as long as there are files.
+fn now_and_then(files: &Arc<Files>, pause: Duration, name: &str, job: impl Fn(&Files) + Send + 'static) {
+    let files = Arc::downgrade(files);
+    let run = move || {
+        while let Some(files) = files.upgrade() {
+            job(&files);
+            drop(files);
+            std::thread::sleep(pause);
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name(name.to_owned()).spawn(run) {
+        tracing::error!("nothing is done by itself, since no thread can be begun: {error}");
     }
 }

@@ -22,7 +22,7 @@ use crate::attributes::{attributes, kind, nanoseconds};
 use crate::errno::errno;
 use crate::handles::{Handle, Handles};
 use crate::process::{has_open, is_killed, process_of};
-use crate::shown::{Showcase, Shown, VERSIONS, is_shown};
+use crate::shown::{STEPS, Showcase, VERSIONS, is_shown};
 use crate::unmount::{PROCESS, WRITING};
 
 /// How long the kernel may believe what it was told of names and attributes.
@@ -35,6 +35,9 @@ const GENERATION: Generation = Generation(0);
 const BLOCK: u32 = 4096;
 /// How the notes begin that are not the users' own.
 const KNOWN: &str = "user.stdchk.";
+
+/// The note that says what the bytes of a file are.
+const HASH: &str = "user.stdchk.hash";
 
 type Answer<T> = Result<T, Errno>;
 
@@ -79,7 +82,7 @@ impl Operations {
         }
         // What is no text is the name of nothing.
         let name = name.to_str().ok_or(Errno::ENOENT)?;
-        let found = match name == VERSIONS || is_shown(parent.0) {
+        let found = match [VERSIONS, STEPS].contains(&name) || is_shown(parent.0) {
             true => self.showcase.find(&self.files, parent.0, name),
             false => self.files.find(parent.0, name),
         };
@@ -93,16 +96,12 @@ impl Operations {
         })
     }
 
-    /// Opens a version that is not the newest.
+    /// Opens a version that is not the newest, or a file of a step.
     fn open_shown(&self, number: u64, flags: OpenFlags) -> Answer<FileHandle> {
         if flags.acc_mode() != OpenAccMode::O_RDONLY {
             return Err(Errno::EROFS);
         }
-        let Shown::Version { directory, name, sequence } = told(self.showcase.get(number))? else {
-            return Err(Errno::EISDIR);
-        };
-        let file = told(self.files.find(directory, &name))?.number;
-        let opened = told(self.files.open_version_to_read(file, sequence))?;
+        let opened = told(self.showcase.open(&self.files, number))?;
         Ok(self.handles.add(Handle::Version { opened, progress: Progress::default() }))
     }
 
@@ -285,6 +284,8 @@ impl Operations {
             ] {
                 notes.push((format!("{KNOWN}{name}"), value.as_bytes().to_vec()));
             }
+            // It takes time to tell, so only who asks for it is told.
+            notes.push((HASH.to_owned(), Vec::new()));
         }
         Ok(notes)
     }
@@ -292,6 +293,13 @@ impl Operations {
     fn note(&self, number: u64, name: &str) -> Answer<Vec<u8>> {
         match name {
             PROCESS => return Ok(std::process::id().to_string().into_bytes()),
+            HASH if !is_shown(number) => {
+                let hash = self.files.hash(number).map_err(|fault| match fault {
+                    Fault::Missing => Errno::ENODATA,
+                    fault => errno(fault),
+                });
+                return hash.map(|hash| hash.to_string().into_bytes());
+            }
             WRITING => return Ok(self.files.writing_count().to_string().into_bytes()),
             _ => {}
         }
@@ -414,7 +422,11 @@ impl Filesystem for Operations {
     }
 
     fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
-        match told(self.files.target(number.0)) {
+        let target = match is_shown(number.0) {
+            true => self.showcase.target(&self.files, number.0),
+            false => self.files.target(number.0),
+        };
+        match told(target) {
             Ok(target) => reply.data(target.as_bytes()),
             Err(error) => reply.error(error),
         }

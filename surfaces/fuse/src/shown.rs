@@ -1,13 +1,15 @@
-//! What is shown beside the files: `.versions/NAME/N` in each directory.
+//! What is shown beside the files: `.versions/NAME/N` and `.steps/N/PATH` in each directory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use stdchk::CheckpointEntry;
-use stdchk::files::{Entry, Fault, Files, Outcome, Sort};
+use stdchk::files::{Entry, Fault, Files, Inside, Opened, Outcome, Sort};
 
 /// The name in each directory under which its files have their versions; lists do not show it.
 pub const VERSIONS: &str = ".versions";
+/// The name in each directory under which the steps are that are complete; lists do not show it.
+pub const STEPS: &str = ".steps";
 /// Numbers of files have this bit never.
 const SHOWN: u64 = 1 << 63;
 
@@ -20,6 +22,10 @@ pub enum Shown {
     Of { directory: u64, name: Arc<str> },
     /// A version, by its place in commit order.
     Version { directory: u64, name: Arc<str>, sequence: u64 },
+    /// The steps that are complete.
+    Steps { directory: u64 },
+    /// Something in a step, or with an empty path the step.
+    Inside { directory: u64, step: u64, path: Arc<str> },
 }
 
 /// Everything that was shown, and its numbers.
@@ -37,6 +43,10 @@ struct Known {
 /// Whether a number is that of something that is shown.
 pub fn is_shown(number: u64) -> bool {
     number & SHOWN != 0
+}
+
+fn joined(path: &str, name: &str) -> Arc<str> {
+    if path.is_empty() { name.into() } else { format!("{path}/{name}").into() }
 }
 
 impl Showcase {
@@ -63,8 +73,10 @@ impl Showcase {
 
     /// What a name leads to in a directory, if that or the name is shown.
     pub fn find(&self, files: &Files, parent: u64, name: &str) -> Outcome<Entry> {
-        if !is_shown(parent) {
-            return self.entry(files, Shown::Versions { directory: parent });
+        match name {
+            _ if is_shown(parent) => {}
+            STEPS => return self.entry(files, Shown::Steps { directory: parent }),
+            _ => return self.entry(files, Shown::Versions { directory: parent }),
         }
         match self.get(parent)? {
             Shown::Versions { directory } => self.entry(files, Shown::Of { directory, name: name.into() }),
@@ -73,13 +85,22 @@ impl Showcase {
                 self.entry(files, Shown::Version { directory, name: of, sequence })
             }
             Shown::Version { .. } => Err(Fault::NotDirectory),
+            Shown::Steps { directory } => {
+                let step = name.parse().map_err(|_| Fault::Missing)?;
+                self.entry(files, Shown::Inside { directory, step, path: "".into() })
+            }
+            Shown::Inside { directory, step, path } => {
+                self.entry(files, Shown::Inside { directory, step, path: joined(&path, name) })
+            }
         }
     }
 
     /// What can be said of something.
     pub fn entry(&self, files: &Files, shown: Shown) -> Outcome<Entry> {
         let below = match &shown {
-            Shown::Versions { directory } => files.entry(*directory)?,
+            Shown::Versions { directory } | Shown::Steps { directory } | Shown::Inside { directory, .. } => {
+                files.entry(*directory)?
+            }
             Shown::Of { directory, name } | Shown::Version { directory, name, .. } => {
                 files.find(*directory, name)?
             }
@@ -87,8 +108,27 @@ impl Showcase {
         // Nobody can write here, and who may read a file may read its versions.
         let readable = below.mode & 0o444;
         let entry = match &shown {
-            Shown::Versions { .. } if below.sort != Sort::Directory => return Err(Fault::NotDirectory),
-            Shown::Versions { .. } => Entry { mode: below.mode & 0o555, ..below },
+            Shown::Versions { .. } | Shown::Steps { .. } | Shown::Inside { .. }
+                if below.sort != Sort::Directory =>
+            {
+                return Err(Fault::NotDirectory);
+            }
+            Shown::Versions { .. } | Shown::Steps { .. } => Entry { mode: below.mode & 0o555, ..below },
+            Shown::Inside { directory, step, path } => {
+                let time = files.step_time(*directory, *step)?;
+                let below = Entry { modified_ns: time, changed_ns: time, accessed_ns: time, ..below };
+                match files.step(*directory, *step)?.find(path).ok_or(Fault::Missing)? {
+                    Inside::Directory => Entry { mode: below.mode & 0o555, links: 2, ..below },
+                    Inside::Link(target) => {
+                        Entry { sort: Sort::Link, len: target.len() as u64, mode: 0o777, links: 1, ..below }
+                    }
+                    Inside::File(len, mode, modified_ns) => {
+                        // Who may list the directory may read what it is about.
+                        let mode = (mode & 0o555) | (below.mode & 0o444);
+                        Entry { sort: Sort::File, len, mode, modified_ns, links: 1, ..below }
+                    }
+                }
+            }
             _ if below.sort != Sort::File => return Err(Fault::Missing),
             Shown::Of { .. } => {
                 let mode = readable | readable >> 2;
@@ -103,6 +143,28 @@ impl Showcase {
         };
         // Only what is there gets a number.
         Ok(Entry { number: self.number(shown), ..entry })
+    }
+
+    /// Opens the bytes of something.
+    pub fn open(&self, files: &Files, number: u64) -> Outcome<Arc<Opened>> {
+        match self.get(number)? {
+            Shown::Version { directory, name, sequence } => {
+                files.open_version_to_read(files.find(directory, &name)?.number, sequence)
+            }
+            Shown::Inside { directory, step, path } => {
+                files.open_of_step(&*files.step(directory, step)?, &path)
+            }
+            _ => Err(Fault::IsDirectory),
+        }
+    }
+
+    /// Where a link leads.
+    pub fn target(&self, files: &Files, number: u64) -> Outcome<String> {
+        let Shown::Inside { directory, step, path } = self.get(number)? else { return Err(Fault::Invalid) };
+        match files.step(directory, step)?.find(&path) {
+            Some(Inside::Link(target)) => Ok(target),
+            _ => Err(Fault::Invalid),
+        }
     }
 
     /// The names in a directory that is shown, with itself and the one above first.
@@ -126,6 +188,23 @@ impl Showcase {
                     (sequence.to_string(), Shown::Version { directory, name, sequence })
                 };
                 (self.entry(files, Shown::Versions { directory })?, versions.map(of).collect())
+            }
+            Shown::Steps { directory } => {
+                let of = |step: u64| (step.to_string(), Shown::Inside { directory, step, path: "".into() });
+                (files.entry(directory)?, files.steps(directory)?.into_iter().map(of).collect())
+            }
+            Shown::Inside { directory, step, path } => {
+                let of = |name: String| {
+                    let path = joined(&path, &name);
+                    (name, Shown::Inside { directory, step, path })
+                };
+                let inside = files.step(directory, step)?.list(&path).into_iter().map(of).collect();
+                let above = match path.rsplit_once('/') {
+                    _ if path.is_empty() => Shown::Steps { directory },
+                    Some((above, _)) => Shown::Inside { directory, step, path: above.into() },
+                    None => Shown::Inside { directory, step, path: "".into() },
+                };
+                (self.entry(files, above)?, inside)
             }
             Shown::Version { .. } => return Err(Fault::NotDirectory),
         };

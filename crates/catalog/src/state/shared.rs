@@ -29,6 +29,12 @@ impl State {
         self.sessions.values().any(|open| is_other((open.entry.id, &open.entry.kind)))
     }
 
+    /// The mount that does for all what one has to do.
+    pub fn first_mount(&self) -> Option<SessionId> {
+        let mounts = self.sessions.values().filter(|open| open.entry.kind == SessionKind::Mount);
+        mounts.min_by_key(|open| open.opened_at).map(|open| open.entry.id)
+    }
+
     pub(super) fn check_shared(&self, kind: &SessionKind) -> Result<()> {
         match kind.shared_file() {
             Some(file) if self.shared(file).is_some() => {

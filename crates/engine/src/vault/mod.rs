@@ -4,6 +4,7 @@
 //! What is found damaged is noted, so that the caller can record it.
 
 mod bases;
+mod content;
 mod extents;
 mod gather;
 mod lru;

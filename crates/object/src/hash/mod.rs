@@ -51,9 +51,10 @@ pub enum Domain {
     PackRoot,
     StoredRun,
     Envelope,
+    Content,
 }
 
-const CONTEXTS: [&str; 9] = [
+const CONTEXTS: [&str; 10] = [
     "stdchk v1 data chunk",
     "stdchk v1 tree node",
     "stdchk v1 member page",
@@ -63,9 +64,10 @@ const CONTEXTS: [&str; 9] = [
     "stdchk v1 pack root",
     "stdchk v1 stored run",
     "stdchk v1 envelope",
+    "stdchk v1 content",
 ];
 
-static KEYS: LazyLock<[[u8; 32]; 9]> =
+static KEYS: LazyLock<[[u8; 32]; 10]> =
     LazyLock::new(|| CONTEXTS.map(|context| blake3::derive_key(context, b"")));
 
 impl Domain {

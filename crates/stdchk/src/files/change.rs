@@ -7,7 +7,7 @@ use stdchk_object::{Error, Kind};
 use super::fault::{Fault, Outcome};
 use super::policy::{self, POLICY};
 use super::steps::{NODES, parse_nodes};
-use super::{Entry, Files, entry_of, new_number, now};
+use super::{Entry, Files, entry_of, locked, new_number, now};
 
 /// What is new about something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,6 +151,7 @@ impl Files {
         })?;
         if let Some(number) = number {
             self.note_removed(number);
+            locked(&self.collected).is_due = true;
         }
         Ok(())
     }
@@ -224,7 +225,7 @@ impl Files {
                 if let Body::File(versions) = &mut node.body {
                     let newest = versions.last().copied();
                     *versions = older.into_iter().chain(newest).collect();
-                    let surplus = versions.len().saturating_sub(kept);
+                    let surplus = versions.len().saturating_sub(kept.most);
                     versions.drain(..surplus);
                 }
             }

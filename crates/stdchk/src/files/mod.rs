@@ -14,8 +14,10 @@ mod policy;
 mod publish;
 mod room;
 mod shared;
+mod step;
 mod steps;
 mod stream;
+mod upkeep;
 mod versions;
 mod writing;
 
@@ -27,13 +29,15 @@ use stdchk_catalog::tree::{Body, Named, Node, ROOT, Version};
 use stdchk_catalog::{Op, SessionKind, State};
 use stdchk_engine::Vault;
 use stdchk_engine::session::{Session, random_u64};
-use stdchk_object::Result;
+use stdchk_object::{CheckpointId, Result};
 
 use crate::host;
 use crate::repository::{Reading, Repository};
 use crate::save::SaveOptions;
 use ahead::Ahead;
 use layered::Layered;
+use step::Step;
+use upkeep::Collected;
 
 pub use ahead::Progress;
 pub use change::Attributes;
@@ -42,6 +46,7 @@ pub use opened::Opened;
 pub use policy::POLICY;
 pub use room::Room;
 pub use stdchk_catalog::tree::{NAME_BYTES_MAX, ROOT as ROOT_NUMBER, Special};
+pub use step::Inside;
 pub use steps::{COMPLETE, NODES};
 pub use writing::Writing;
 
@@ -66,6 +71,9 @@ pub struct Files {
     table: Mutex<Table>,
     opened: Mutex<HashMap<Version, Arc<Opened>>>,
     ahead: Ahead,
+    /// Steps that were looked into.
+    steps: Mutex<Vec<(Vec<CheckpointId>, Arc<Step>)>>,
+    collected: Mutex<Collected>,
     /// Says to other mounts that this one is there, unless it can only be read.
     mount: Option<Session>,
 }
@@ -162,6 +170,8 @@ impl Files {
             table: Mutex::default(),
             opened: Mutex::default(),
             ahead,
+            steps: Mutex::default(),
+            collected: Mutex::default(),
             mount,
         };
         files.state()?;
@@ -253,6 +263,7 @@ impl Files {
     fn let_go(&self) {
         locked(&self.opened).clear();
         self.ahead.clear();
+        locked(&self.steps).clear();
     }
 
     /// Hands on bytes of a version from an offset on, fewer where it ends; what a reader reads next is read before he does.

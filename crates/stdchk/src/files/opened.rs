@@ -1,12 +1,12 @@
 //! A version of a file that can be read.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use stdchk_catalog::tree::Version;
 use stdchk_catalog::{CheckpointEntry, State};
 use stdchk_engine::{Held, LeafAt, PartView, Roots, Vault, View};
 use stdchk_object::member::Content;
-use stdchk_object::{Error, Result};
+use stdchk_object::{Error, Hash, Result};
 
 /// The path of the only member of what was written as a file of that number.
 pub fn member_path(number: u64) -> String {
@@ -24,6 +24,7 @@ pub struct Opened {
     pub content: Content,
     /// The version, if that is what it is.
     pub entry: Option<CheckpointEntry>,
+    hash: OnceLock<Hash>,
     /// Whether it was never synced, by another boot of the machine: some of it may be gone.
     pub is_doubtful: bool,
 }
@@ -49,11 +50,31 @@ impl Opened {
                     part,
                     content,
                     entry: Some(entry.clone()),
+                    hash: OnceLock::new(),
                     is_doubtful: false,
                 });
             }
         }
         Err(Error::corrupt(format!("checkpoint {} has no member {path}", entry.id())))
+    }
+
+    /// A member of a checkpoint.
+    pub fn of_step(
+        vault: Arc<Vault>,
+        keeper: Arc<dyn Send + Sync>,
+        part: Arc<PartView>,
+        content: Content,
+        entry: CheckpointEntry,
+    ) -> Opened {
+        Opened {
+            vault,
+            _keeper: keeper,
+            part,
+            content,
+            entry: Some(entry),
+            hash: OnceLock::new(),
+            is_doubtful: false,
+        }
     }
 
     /// A part that was just written for a file of that number.
@@ -66,7 +87,15 @@ impl Opened {
         let path = member_path(number);
         let content = content_of(&vault, &part, &path)?;
         let content = content.ok_or_else(|| Error::corrupt("a part without the member that was written"))?;
-        Ok(Opened { vault, _keeper: keeper, part: Arc::new(part), content, entry: None, is_doubtful: false })
+        Ok(Opened {
+            vault,
+            _keeper: keeper,
+            part: Arc::new(part),
+            content,
+            entry: None,
+            hash: OnceLock::new(),
+            is_doubtful: false,
+        })
     }
 
     /// Says of a range that its bytes are these.
@@ -98,6 +127,15 @@ impl Opened {
             }
         }
         at
+    }
+
+    /// What its bytes are: versions of the same hash have the same bytes.
+    pub fn hash(&self) -> Result<Hash> {
+        if let Some(hash) = self.hash.get() {
+            return Ok(*hash);
+        }
+        let hash = self.vault.content_hash(self.roots(), &self.content.blob)?;
+        Ok(*self.hash.get_or_init(|| hash))
     }
 
     /// Fills a buffer from an offset on; as many bytes must be there.

@@ -65,7 +65,7 @@ impl Item<'_> {
             versions.pop();
         }
         versions.push(next_version(state, self.entry.step));
-        let surplus = versions.len().saturating_sub(kept);
+        let surplus = versions.len().saturating_sub(kept.most);
         versions.drain(..surplus);
         named.node.modified_ns = self.node.modified_ns;
         named.node.changed_ns = self.node.changed_ns.max(named.node.changed_ns);

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use stdchk_catalog::tree::Version;
 use stdchk_catalog::{CheckpointEntry, State};
+use stdchk_object::Hash;
 
-use super::Files;
 use super::fault::{Fault, Outcome};
 use super::opened::Opened;
+use super::{Files, newest};
 
 impl Files {
     /// What is known of the versions of a file, the newest last. Their places in commit order tell them apart.
@@ -22,6 +23,14 @@ impl Files {
         let state = self.state()?;
         let (_, entry) = version_at(&state, number, sequence)?;
         Ok(entry.clone())
+    }
+
+    /// What the bytes of the newest version of a file are: files of the same hash have the same bytes.
+    pub fn hash(&self, number: u64) -> Outcome<Hash> {
+        let state = self.state()?;
+        let named = state.tree().get(number).ok_or(Fault::Missing)?;
+        let version = newest(&state, &named.node).ok_or(Fault::Missing)?;
+        Ok(self.open_version(&state, version)?.hash()?)
     }
 
     /// Opens a version by its place in commit order.

@@ -1,0 +1,146 @@
+//! What a mount does by itself: files that are too old go, applications' policies act, and what nobody needs any more is removed from the store.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use stdchk_catalog::tree::{Body, Named, Version};
+use stdchk_catalog::{Op, State};
+use stdchk_object::Result;
+
+use super::fault::Outcome;
+use super::{Files, locked, now, policy};
+use crate::naming::by_convention;
+
+/// How often garbage is collected, if anything has changed.
+const COLLECTED: Duration = Duration::from_secs(600);
+/// The same, if something was removed here.
+const COLLECTED_SOON: Duration = Duration::from_secs(60);
+
+/// When garbage was collected last, and up to which record that was.
+pub(super) struct Collected {
+    at: Instant,
+    number: u64,
+    /// Whether something was removed here since.
+    pub is_due: bool,
+}
+
+impl Default for Collected {
+    fn default() -> Collected {
+        Collected { at: Instant::now(), number: 0, is_due: false }
+    }
+}
+
+/// What is to become of a file that has versions which are too old.
+enum Purge {
+    /// It goes.
+    File,
+    /// Only these stay.
+    Versions(Vec<Version>),
+}
+
+impl Files {
+    /// Has policies act, and removes what nobody needs. One mount of a store does it for all. To be called now and then.
+    pub fn keep_up(&self) -> Result<()> {
+        let Some(mount) = &self.mount else { return Ok(()) };
+        let state = self.newest_state()?;
+        if state.first_mount() != Some(mount.id()) {
+            return Ok(());
+        }
+        // What cannot be purged now can be later, and is no reason to leave the rest.
+        if let Err(fault) = self.purge(&state) {
+            tracing::warn!("old files cannot be removed: {}", fault.into_error());
+        }
+        let ground = self.repository.ground();
+        if state.apps().values().any(|app| app.policy.drops())
+            && !stdchk_upkeep::prune(&ground, None, now())?.dropped.is_empty()
+        {
+            locked(&self.collected).is_due = true;
+        }
+        let number = self.newest_state()?.number();
+        let is_due = {
+            let collected = locked(&self.collected);
+            let pause = if collected.is_due { COLLECTED_SOON } else { COLLECTED };
+            collected.at.elapsed() > pause && (collected.is_due || collected.number != number)
+        };
+        if is_due {
+            *locked(&self.collected) = Collected { at: Instant::now(), number, is_due: false };
+            let done = stdchk_upkeep::collect(&ground, true)?;
+            tracing::debug!("{} packs were removed that nobody needs", done.removed.len());
+            locked(&self.collected).number = self.newest_state()?.number();
+        }
+        Ok(())
+    }
+
+    /// Removes files, and versions of files, that are older than what is noted of them. In each directory stays what was written last, with all of the
+    /// same step.
+    fn purge(&self, state: &State) -> Outcome<()> {
+        let mut last: BTreeMap<u64, &Named> = BTreeMap::new();
+        let written = |named: &Named| newest_ns(state, named);
+        let files = || state.tree().names().filter(|named| !named.node.versions().is_empty());
+        if !state.tree().names().any(|named| named.node.notes.iter().any(|(name, _)| name == policy::POLICY))
+        {
+            return Ok(());
+        }
+        for named in files() {
+            let newest = last.entry(named.parent).or_insert(named);
+            if written(named) > written(newest) {
+                *newest = named;
+            }
+        }
+        for named in files() {
+            let Some(age) = policy::kept(state, &named.node, named.parent).age else { continue };
+            let oldest_ns = now().saturating_sub(i64::try_from(age.as_nanos()).unwrap_or(i64::MAX));
+            let is_last = last.get(&named.parent).is_some_and(|last| is_of_same_step(last, named));
+            if let Some(purge) = too_old(state, named, oldest_ns, is_last) {
+                self.carry_out(named, &purge)?;
+                locked(&self.collected).is_due = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Unless the file has changed since it was looked at.
+    fn carry_out(&self, old: &Named, purge: &Purge) -> Outcome<()> {
+        self.change(|state| {
+            let same = state
+                .tree()
+                .get(old.node.number)
+                .filter(|there| there.node.versions() == old.node.versions());
+            let Some(there) = same else { return Ok((Vec::new(), ())) };
+            let op = match purge {
+                Purge::File => Op::Unname(there.parent, there.name.clone(), now()),
+                Purge::Versions(left) => {
+                    let mut named = there.clone();
+                    named.node.body = Body::File(left.clone());
+                    Op::Name(Box::new(named))
+                }
+            };
+            Ok((vec![op], ()))
+        })
+    }
+}
+
+/// When the newest version of a file was made.
+fn newest_ns(state: &State, named: &Named) -> i64 {
+    super::newest(state, &named.node).and_then(|version| made_ns(state, version)).unwrap_or(i64::MAX)
+}
+
+fn made_ns(state: &State, version: Version) -> Option<i64> {
+    state.checkpoint(&version.id()).map(|entry| entry.created_ns)
+}
+
+/// Whether a file is another one, or of the same step of the same application.
+fn is_of_same_step(one: &Named, other: &Named) -> bool {
+    let step = |named: &Named| by_convention(&named.name).ok().map(|name| (name.app, name.step));
+    one.node.number == other.node.number || step(one).is_some_and(|one| step(other) == Some(one))
+}
+
+fn too_old(state: &State, named: &Named, oldest_ns: i64, is_last: bool) -> Option<Purge> {
+    let (newest, older) = named.node.versions().split_last()?;
+    let is_young = |version: &&Version| made_ns(state, **version).is_none_or(|made_ns| made_ns >= oldest_ns);
+    if !is_last && !is_young(&newest) {
+        return Some(Purge::File);
+    }
+    let left: Vec<Version> = older.iter().filter(is_young).chain([newest]).copied().collect();
+    (left.len() < named.node.versions().len()).then_some(Purge::Versions(left))
+}
