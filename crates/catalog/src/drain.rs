@@ -1,6 +1,6 @@
 //! Where checkpoints are drained to, which of them have arrived, and what a catalog is that follows another one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{CheckpointId, Error, Kind, Locator, PackName, Result};
@@ -8,6 +8,7 @@ use stdchk_object::{CheckpointId, Error, Kind, Locator, PackName, Result};
 use crate::op::{CheckpointEntry, Durability, decode_id, decode_packs, decode_tables};
 use crate::op::{encode_id, encode_packs, encode_tables};
 use crate::state::State;
+use crate::tree::{Named, Version};
 
 /// What can happen to a drain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -49,6 +50,10 @@ pub struct Mirror {
     pub forwards: Vec<(PackName, Locator)>,
     /// Forwards that are needed no more.
     pub unforwarded: Vec<PackName>,
+    /// Names that lead to something else than before, with the versions of files that are there.
+    pub named: Vec<Named>,
+    /// The numbers of what has no name any more.
+    pub unnamed: Vec<u64>,
 }
 
 /// What is known of a drain: where to, and how far.
@@ -113,6 +118,9 @@ impl Drain {
                 }
                 Some((_, number)) if number >= mirror.source.1 => {
                     Err(Error::new(Kind::Conflict, "what is there is newer"))
+                }
+                _ if mirror.named.iter().any(|named| !named.can_be()) => {
+                    Err(Error::invalid("a name that cannot be"))
                 }
                 _ => Ok(()),
             },
@@ -195,10 +203,19 @@ impl State {
         let new = self.forwards.iter().filter(|(name, forward)| !is_known(name, forward.table));
         let new = new.filter(|(name, forward)| leads(**name, &forward.table));
         let old = there.forwards.keys().filter(|name| !self.forwards.contains_key(name));
+        let added: Vec<CheckpointEntry> = added.collect();
+        let new_ids: HashSet<CheckpointId> = added.iter().map(CheckpointEntry::id).collect();
+        let is_there = |version: Version| {
+            let kept = || self.checkpoint(&version.id()).is_some_and(|entry| same(entry, there));
+            new_ids.contains(&version.id()) || kept()
+        };
+        let (named, unnamed) = self.tree.mirror_to(&there.tree, is_there);
         Some(Mirror {
             source: (id, self.number),
             dropped: dropped.collect(),
-            added: added.collect(),
+            added,
+            named,
+            unnamed,
             forwards: new.map(|(name, forward)| (*name, forward.table)).collect(),
             unforwarded: old.copied().filter(|name| may_end(*name)).collect(),
         })
@@ -220,6 +237,8 @@ impl Mirror {
             && self.added.is_empty()
             && self.forwards.is_empty()
             && self.unforwarded.is_empty()
+            && self.named.is_empty()
+            && self.unnamed.is_empty()
     }
 }
 
@@ -252,6 +271,10 @@ impl DrainOp {
                 mirror.added.iter().for_each(|entry| entry.encode(out));
                 encode_tables(&mirror.forwards, out);
                 encode_packs(&mirror.unforwarded, out);
+                out.varint(mirror.named.len() as u64);
+                mirror.named.iter().for_each(|named| named.encode(out));
+                out.varint(mirror.unnamed.len() as u64);
+                mirror.unnamed.iter().for_each(|number| out.u64(*number));
             }
             DrainOp::Release => out.u8(6),
         }
@@ -274,6 +297,8 @@ impl DrainOp {
                     .collect::<Result<_>>()?,
                 forwards: decode_tables(r)?,
                 unforwarded: decode_packs(r)?,
+                named: (0..r.count(Named::BYTES_MIN)?).map(|_| Named::decode(r)).collect::<Result<_>>()?,
+                unnamed: (0..r.count(8)?).map(|_| r.u64()).collect::<Result<_>>()?,
             })),
             6 => DrainOp::Release,
             _ => return Err(r.corrupt("an unknown change of a drain")),

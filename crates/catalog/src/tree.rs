@@ -319,6 +319,51 @@ impl Tree {
         self.take(parent, name)
     }
 
+    /// What makes another tree like this one: names that lead to something else there, with those versions only that `is_there` says are, and numbers
+    /// that nothing leads to here. Files of which no version is there are left out.
+    pub(crate) fn mirror_to(
+        &self,
+        there: &Tree,
+        is_there: impl Fn(Version) -> bool,
+    ) -> (Vec<Named>, Vec<u64>) {
+        let mirrored = |named: &Named| {
+            let mut named = named.clone();
+            if let Body::File(versions) = &mut named.node.body {
+                versions.retain(|version| is_there(*version));
+            }
+            (!named.node.is_unwritten()).then_some(named)
+        };
+        let (mut named, mut gone) = (Vec::new(), Vec::new());
+        for mirrored in self.names().filter_map(mirrored) {
+            if there.get(mirrored.node.number) != Some(&mirrored) {
+                named.push(mirrored);
+            }
+        }
+        for old in there.names() {
+            let number = old.node.number;
+            if self.get(number).and_then(mirrored).is_none() {
+                gone.push(number);
+            }
+        }
+        (named, gone)
+    }
+
+    /// Becomes like the tree that [`Tree::mirror_to`] was asked of.
+    pub(crate) fn follow(&mut self, named: &[Named], gone: &[u64]) {
+        let changed = named.iter().map(|named| &named.node.number);
+        for number in gone.iter().chain(changed) {
+            if let Some(place) = self.places.remove(number) {
+                self.names.remove(&(place.parent, place.name.clone()));
+            }
+        }
+        for named in named {
+            let (number, parent) = (named.node.number, named.parent);
+            self.root_changed_ns = self.root_changed_ns.max(named.node.changed_ns);
+            self.places.insert(Place { number, parent, name: named.name.clone() });
+            self.names.insert(named.clone());
+        }
+    }
+
     /// Notes that a name in a directory has changed.
     fn touch(&mut self, directory: u64, now_ns: i64) {
         match self.places.get(&directory) {
@@ -350,7 +395,7 @@ impl Tree {
         for _ in 0..reader.count(Named::BYTES_MIN)? {
             let named = Named::decode(reader)?;
             let number = named.node.number;
-            if !is_number(number) || check_name(&named.name).is_err() || tree.places.get(&number).is_some() {
+            if !named.can_be() || tree.places.get(&number).is_some() {
                 return Err(reader.corrupt("a name that cannot be"));
             }
             tree.places.insert(Place { number, parent: named.parent, name: named.name.clone() });
@@ -374,7 +419,12 @@ impl Tree {
 
 impl Named {
     /// The least that one takes when it is written.
-    const BYTES_MIN: usize = 16;
+    pub(crate) const BYTES_MIN: usize = 16;
+
+    /// Whether its name and its number can be such.
+    pub(crate) fn can_be(&self) -> bool {
+        is_number(self.node.number) && check_name(&self.name).is_ok()
+    }
 
     /// Writes it.
     pub(crate) fn encode(&self, out: &mut Writer) {
@@ -535,6 +585,41 @@ mod tests {
         assert!(tree.find(3, "f").is_none() && tree.lies_in(3, 2) && !tree.lies_in(9, 2));
         assert_eq!(tree.unname(ROOT, "g", 5), [version(2)]);
         assert_eq!(tree.root_changed_ns(), 5);
+    }
+
+    #[test]
+    fn a_tree_follows_another_one() {
+        let file = |parent, name: &str, number, versions: &[u32]| {
+            let version = |&generation: &u32| Version { step: number, generation };
+            named(parent, name, number, Body::File(versions.iter().map(version).collect()))
+        };
+        let trees = [
+            vec![named(ROOT, "a", 2, Body::Directory), file(2, "f", 3, &[1, 2]), file(2, "g", 4, &[9])],
+            // Two names change places, one moves up, and one is new whose version has not come yet.
+            vec![
+                named(ROOT, "a", 2, Body::Directory),
+                file(2, "f", 4, &[9]),
+                file(2, "g", 3, &[1, 2]),
+                file(ROOT, "new", 5, &[7]),
+            ],
+            vec![file(ROOT, "a", 3, &[2]), named(ROOT, "b", 2, Body::Directory), file(2, "new", 5, &[7, 8])],
+            vec![],
+        ];
+        let mut there = Tree::default();
+        for names in trees {
+            let tree = decode(&encoded(&names)).expect("a tree");
+            let (named, gone) = tree.mirror_to(&there, |version| version.generation != 7);
+            there.follow(&named, &gone);
+            let (left, too_many) = tree.mirror_to(&there, |version| version.generation != 7);
+            assert!(left.is_empty() && too_many.is_empty(), "{left:?} {too_many:?}");
+            let expected =
+                names.iter().filter(|named| named.node.versions() != [Version { step: 5, generation: 7 }]);
+            assert_eq!(there.len(), expected.count());
+            // What is written of it can be read again.
+            let mut out = Writer::new();
+            there.encode(&mut out);
+            decode(&out.into_bytes()).expect("a tree");
+        }
     }
 
     proptest! {

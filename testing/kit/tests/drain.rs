@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use stdchk::files::{Attributes, Files, ROOT_NUMBER};
 use stdchk::{AppName, DrainOp, Drainer, Op, Repository, SaveOptions, Share, Target, Tiered};
 use stdchk_catalog_objects::ObjectCatalog;
 use stdchk_kit::{Fault, Random, SimFs, generate};
@@ -153,6 +154,54 @@ fn what_is_drained_follows() {
     let state = ground.catalog.state().expect("state");
     let report = stdchk::verify(&ground, &state, None, false, &|_, _| {}).expect("verify");
     assert!(report.damage.is_empty(), "{report:?}");
+}
+
+/// The names of files, and what they lead to, are where their versions were drained to.
+#[test]
+fn files_are_drained_with_their_names() {
+    let (from, to) = (Arc::new(SimFs::new()), Arc::new(SimFs::new()));
+    let repository = drain_from(&from);
+    let save = SaveOptions::default();
+    let files = Files::open(drain_from(&from), save.clone(), false).expect("files");
+    let attributes = Attributes { mode: Some(0o750), ..Attributes::default() };
+    let write = |parent, name: &str, bytes: &[u8]| {
+        let writing = match files.find(parent, name) {
+            Ok(entry) => files.open_to_write(entry.number).expect("open"),
+            Err(_) => files.create(parent, name, &attributes).expect("new"),
+        };
+        writing.write_at(&files, 0, bytes).expect("write");
+        files.close_writer(&writing).expect("close");
+    };
+    let read = |files: &Files, parent, name: &str| {
+        let number = files.find(parent, name).expect("it is there").number;
+        let opened = files.open_to_read(number).expect("open").expect("a version");
+        let mut bytes = vec![0; opened.len() as usize];
+        opened.read_at(0, &mut bytes).expect("read");
+        bytes
+    };
+    let alone = || {
+        let there = open(&Arc::new(to.fork()));
+        Files::open(there, save.clone(), true).expect("files")
+    };
+    let directory = files.make_directory(ROOT_NUMBER, "melt", &attributes).expect("new").number;
+    write(directory, "restart", b"one");
+    write(directory, "restart", b"two");
+    round(&repository, &to).expect("round");
+    let there = alone();
+    let found = there.find(ROOT_NUMBER, "melt").expect("drained");
+    assert_eq!((found.number, found.mode), (directory, 0o750));
+    assert_eq!(read(&there, directory, "restart"), b"two");
+    assert_eq!(
+        there.versions(there.find(directory, "restart").expect("it").number).expect("versions").len(),
+        2
+    );
+    // Names change, and nothing else does.
+    files.rename((directory, "restart"), (ROOT_NUMBER, "moved"), true).expect("rename");
+    files.remove_directory(ROOT_NUMBER, "melt").expect("remove");
+    round(&repository, &to).expect("round");
+    let there = alone();
+    assert_eq!(read(&there, ROOT_NUMBER, "moved"), b"two");
+    assert!(there.find(ROOT_NUMBER, "melt").is_err());
 }
 
 fn set(repository: &Repository, op: DrainOp) {

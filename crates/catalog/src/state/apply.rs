@@ -286,6 +286,7 @@ impl State {
             self.forwards.insert(old, Forward { table, since: self.number });
         }
         mirror.unforwarded.iter().for_each(|old| _ = self.forwards.remove(old));
+        self.tree.follow(&mirror.named, &mirror.unnamed);
     }
 
     fn add_checkpoint(&mut self, checkpoint: &CheckpointEntry) {
