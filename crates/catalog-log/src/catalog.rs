@@ -310,7 +310,11 @@ impl LogCatalog {
         for op in records.iter().flat_map(|pending| &pending.record.ops) {
             match op {
                 Op::Open(entry) => self.beats.begins(entry.id.0),
-                Op::Commit(session, ..) | Op::End(session) | Op::Fence(session) | Op::Forward(session, _) => {
+                Op::Commit(session, ..)
+                | Op::Publish(session, ..)
+                | Op::End(session)
+                | Op::Fence(session)
+                | Op::Forward(session, _) => {
                     self.beats.ends(session.0);
                 }
                 _ => {}

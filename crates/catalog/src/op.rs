@@ -4,7 +4,7 @@ use stdchk_object::member::Tally;
 use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{AppName, CheckpointId, Error, Kind, Locator, PackName, Result, SessionId};
 
-use crate::tree::Named;
+use crate::tree::{Named, Version};
 use crate::{DrainOp, Policy, PoolOp};
 
 /// How much a commit survives.
@@ -62,6 +62,13 @@ pub enum SessionKind {
         /// How many parts there must be at the commit, where that was declared.
         parts: Option<u32>,
     },
+    /// Several write a file together under it, above this version of it.
+    Shared {
+        /// The number of the file.
+        file: u64,
+        /// What is below all that they write.
+        base: Option<Version>,
+    },
     /// It shows files, and may write them. It keeps nothing.
     Mount,
     /// It takes part in writing the file that another session writes. It keeps nothing; when it dies, that one ends.
@@ -76,10 +83,12 @@ impl SessionKind {
 
     /// The number of the file that it writes, if several may write that together.
     pub fn shared_file(&self) -> Option<u64> {
-        match self {
-            SessionKind::Writer { app, step, .. } if app.is_files() && *step != 0 => Some(*step),
-            _ => None,
-        }
+        if let SessionKind::Shared { file, .. } = self { Some(*file) } else { None }
+    }
+
+    /// Whether parts may be added to it, and it ends in checkpoints.
+    pub fn writes(&self) -> bool {
+        matches!(self, SessionKind::Writer { .. } | SessionKind::Shared { .. })
     }
 }
 
@@ -416,6 +425,12 @@ impl SessionEntry {
                 out.u8(4);
                 out.u64(session.0);
             }
+            SessionKind::Shared { file, base } => {
+                out.u8(5);
+                out.u64(*file);
+                out.u8(u8::from(base.is_some()));
+                base.iter().for_each(|base| base.encode(out));
+            }
         }
     }
 
@@ -437,6 +452,14 @@ impl SessionEntry {
             },
             3 => SessionKind::Mount,
             4 => SessionKind::Join(SessionId(reader.u64()?)),
+            5 => SessionKind::Shared {
+                file: reader.u64()?,
+                base: match reader.u8()? {
+                    0 => None,
+                    1 => Some(Version::decode(reader)?),
+                    _ => return Err(reader.corrupt("neither a version nor none")),
+                },
+            },
             _ => return Err(reader.corrupt("unknown kind of session")),
         };
         Ok(SessionEntry { id, kind, owner, lease_ms, since_ns })

@@ -37,6 +37,15 @@ impl Version {
     pub fn id(self) -> CheckpointId {
         CheckpointId { app: AppName::files(), step: self.step, generation: self.generation }
     }
+
+    pub(crate) fn encode(self, out: &mut Writer) {
+        out.u64(self.step);
+        out.varint(u64::from(self.generation));
+    }
+
+    pub(crate) fn decode(reader: &mut Reader) -> Result<Version> {
+        Ok(Version { step: reader.u64()?, generation: reader.varint32("a generation")? })
+    }
 }
 
 /// What a name leads to.
@@ -441,10 +450,7 @@ impl Named {
             Body::File(versions) => {
                 out.u8(3);
                 out.varint(versions.len() as u64);
-                for version in versions {
-                    out.u64(version.step);
-                    out.varint(u64::from(version.generation));
-                }
+                versions.iter().for_each(|version| version.encode(out));
             }
             Body::Special(special, device) => {
                 out.u8(*special as u8);
@@ -473,10 +479,8 @@ impl Named {
             1 => Body::Directory,
             2 => Body::Link(reader.string()?.to_owned()),
             3 => {
-                let version = |reader: &mut Reader| -> Result<Version> {
-                    Ok(Version { step: reader.u64()?, generation: reader.varint32("a generation")? })
-                };
-                Body::File((0..reader.count(9)?).map(|_| version(reader)).collect::<Result<_>>()?)
+                let versions = (0..reader.count(9)?).map(|_| Version::decode(reader));
+                Body::File(versions.collect::<Result<_>>()?)
             }
             other => match Special::decode(other) {
                 Some(special) => Body::Special(special, reader.u32()?),

@@ -157,9 +157,7 @@ fn chunk_bytes(footer: &stdchk_object::pack::Footer, chunk: u32) -> u64 {
 /// do their bases, which nothing marks as live meanwhile: no chunk may be given up before that save has ended.
 fn may_be_taken_back(state: &State) -> bool {
     let newest = state.forwards().values().map(|forward| forward.since).max().unwrap_or(0);
-    let is_older = |session: &OpenSession| {
-        matches!(session.entry.kind, SessionKind::Writer { .. }) && session.opened_at < newest
-    };
+    let is_older = |session: &OpenSession| session.entry.kind.writes() && session.opened_at < newest;
     state.sessions().values().any(is_older)
 }
 

@@ -166,6 +166,7 @@ fn suspects(ground: &Ground, state: &State) -> Result<Vec<Suspect>> {
             SessionKind::Upkeep => "upkeep".to_owned(),
             SessionKind::Writer { app, step, .. } => format!("saving {app}@{step}"),
             SessionKind::Mount => "a mount".to_owned(),
+            SessionKind::Shared { file, .. } => format!("file {file:016x} of several mounts"),
             SessionKind::Join(of) => format!("writing a file with others, session {of}"),
         };
         Some(Suspect { session: entry.id, what, why })

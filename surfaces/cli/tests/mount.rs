@@ -51,6 +51,16 @@ fn everyday_programs_work() {
         "sleep 0.3; test \"$(cat kept)\" = old; test ! -e new; echo new > kept; test \"$(cat kept)\" = new",
     );
     mounted.sh("exec 3> open; echo x >&3; rm open; echo y >&3; exec 3>&-; test ! -e open");
+    // Two write one file, and one of them is killed: the other one hears of it when it closes.
+    mounted.sh("cp kept before");
+    let python = "import os, signal\n\
+        child = os.fork(); f = os.open('kept', os.O_WRONLY); os.write(f, b'half')\n\
+        if child == 0: signal.pause()\n\
+        import time; time.sleep(0.2); os.kill(child, 9); os.waitpid(child, 0); time.sleep(0.2)\n\
+        try: os.close(f)\n\
+        except OSError as error: print(error.errno)\n";
+    std::fs::write(mounted.dir.path().join("two.py"), python).expect("a file");
+    assert_eq!(mounted.sh("python3 ../two.py; cmp kept before; rm before"), "5\n");
     let python = "import mmap, os\n\
         data = os.urandom(300000)\n\
         open('m', 'wb').write(data)\n\

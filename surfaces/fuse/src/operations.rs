@@ -201,6 +201,7 @@ impl Operations {
 
     /// What there is to be done when a process closes a descriptor of a file that `opener` opened to write it.
     fn flush_written(&self, writing: &Arc<Writing>, opener: u32, process: u32) -> Answer<()> {
+        told(writing.check())?;
         match is_killed(process) {
             // Nobody can say that what it wrote is whole.
             true if process == opener => writing.abandon("a process that wrote it was killed"),
@@ -759,15 +760,15 @@ impl Filesystem for Operations {
         let allocated = self.written(handle).and_then(|file| {
             let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
             match mode {
-                0 if end > file.len() => told(file.set_len(&self.files, end)),
+                0 => told(file.grow(&self.files, end)),
                 // Room is not kept for anybody.
-                0 | FALLOC_KEEP_SIZE => Ok(()),
+                FALLOC_KEEP_SIZE => Ok(()),
                 _ if mode == FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE => {
                     told(file.punch(&self.files, offset..end))
                 }
                 _ if mode & !FALLOC_KEEP_SIZE == FALLOC_ZERO_RANGE => {
-                    if mode & FALLOC_KEEP_SIZE == 0 && end > file.len() {
-                        told(file.set_len(&self.files, end))?;
+                    if mode & FALLOC_KEEP_SIZE == 0 {
+                        told(file.grow(&self.files, end))?;
                     }
                     told(file.punch(&self.files, offset..end))
                 }

@@ -1,6 +1,11 @@
 //! What is known of the processes that use a mount.
 
 use std::fs;
+use std::io::ErrorKind;
+
+/// Of `open(2)`.
+const O_ACCMODE: u32 = 3;
+const O_RDONLY: u32 = 0;
 
 /// With more files open than these a process is not asked which they are.
 const FILES_MAX: usize = 1024;
@@ -11,13 +16,24 @@ pub fn process_of(thread: u32) -> u32 {
     field(&status, "Tgid:").unwrap_or(thread)
 }
 
-/// Whether a process still has a file open, by another descriptor than the one that it is closing: shells copy them, and close the copies.
+/// Whether a process may still have a file open for writing, by another descriptor than the one that it is closing: shells copy them, and close the
+/// copies.
 pub fn has_open(process: u32, number: u64) -> bool {
-    // One that ends has none any more.
-    let Ok(all) = fs::read_dir(format!("/proc/{process}/fdinfo")) else { return false };
+    let all = match fs::read_dir(format!("/proc/{process}/fdinfo")) {
+        Ok(all) => all,
+        // Of one that is none of ours, or is unknown here, nothing can be said.
+        Err(error) => return process == 0 || error.kind() == ErrorKind::PermissionDenied,
+    };
     let is_it = |entry: fs::DirEntry| {
+        // What is no path is no file.
+        let path = format!("/proc/{process}/fd/{}", entry.file_name().to_string_lossy());
+        if !fs::read_link(path).is_ok_and(|path| path.is_absolute()) {
+            return false;
+        }
         let info = fs::read_to_string(entry.path()).unwrap_or_default();
-        field(&info, "ino:") == Some(number)
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+        field(&info, "ino:") == Some(number) && flags.is_none_or(|flags| flags & O_ACCMODE != O_RDONLY)
     };
     let mut asked = 0;
     all.flatten().any(|entry| {
@@ -50,10 +66,12 @@ mod tests {
     #[test]
     fn this_process_has_open_what_it_has_open() {
         let me = std::process::id();
-        let file = fs::File::open("/proc/self/exe").expect("this program");
-        let number = file.metadata().expect("its number").ino();
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let number = file.as_file().metadata().expect("its number").ino();
         assert!(has_open(process_of(me), number));
+        let reading = fs::File::open(file.path()).expect("it is there");
         drop(file);
-        assert!(!has_open(me, number) && !has_open(u32::MAX, number));
+        assert_eq!(reading.metadata().expect("its number").ino(), number);
+        assert!(!has_open(me, number) && !has_open(u32::MAX, number) && has_open(0, number));
     }
 }

@@ -24,9 +24,8 @@ impl State {
             Op::Publish(session, checkpoints, revived) => self.check_publish(*session, checkpoints, revived),
             Op::Name(named) => self.tree.check_name(named),
             Op::Unname(parent, name, _) => self.tree.check_unname(*parent, name),
-            Op::End(session) | Op::Fence(session) | Op::Forward(session, _) => {
-                self.session(*session).map(drop)
-            }
+            Op::End(session) => self.session(*session).and_then(|open| self.check_leaves(open)),
+            Op::Fence(session) | Op::Forward(session, _) => self.session(*session).map(drop),
             Op::Pool(op) => self.pool.check(op),
             Op::Drain(op) => self.drain.check(op),
             Op::Condemn(packs) => self.check_condemn(packs),
@@ -53,7 +52,7 @@ impl State {
     fn check_writer(&self, id: SessionId) -> Result<&OpenSession> {
         let session = self.session(id)?;
         match session.entry.kind {
-            SessionKind::Writer { .. } => Ok(session),
+            ref kind if kind.writes() => Ok(session),
             _ => Err(Error::invalid(format!("session {id} does not write a checkpoint"))),
         }
     }
@@ -61,7 +60,7 @@ impl State {
     fn check_commit(&self, id: SessionId, checkpoint: &CheckpointEntry, revived: &[PackName]) -> Result<()> {
         let session = self.check_writer(id)?;
         let SessionKind::Writer { app, step, parts } = &session.entry.kind else {
-            unreachable!("checked to be a writer")
+            return Err(Error::invalid(format!("session {id} writes a file of a mount")));
         };
         if (app, *step) != (&checkpoint.app, checkpoint.step) {
             return Err(Error::invalid(format!("session {id} was begun for {app}@{step}")));
@@ -85,7 +84,10 @@ impl State {
         revived: &[PackName],
     ) -> Result<()> {
         let session = self.check_writer(id)?;
-        let is_of_files = matches!(&session.entry.kind, SessionKind::Writer { app, .. } if app.is_files());
+        let is_of_files = match &session.entry.kind {
+            SessionKind::Writer { app, .. } => app.is_files(),
+            kind => kind.shared_file().is_some(),
+        };
         if !is_of_files || checkpoints.iter().any(|checkpoint| !checkpoint.app.is_files()) {
             return Err(Error::invalid(format!("session {id} was not begun for files")));
         }

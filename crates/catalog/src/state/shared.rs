@@ -3,11 +3,12 @@
 //! What stays true:
 //! - a file is written by one such session at most, and that is open as long as somebody is joined to it, and no longer;
 //! - when one of those who joined is fenced, nothing of what was written becomes a version;
+//! - the last one does not leave what was written: it publishes it, or is fenced;
 //! - a name leads to a file of no versions only while that is written so.
 
 use stdchk_object::{Error, Kind, Result, SessionId};
 
-use super::State;
+use super::{OpenSession, State};
 use crate::op::SessionKind;
 
 impl State {
@@ -41,6 +42,16 @@ impl State {
                 Err(Error::new(Kind::Conflict, format!("others write file {file:016x} already; join them")))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Refuses that the last one leaves who writes a file, after something was written.
+    pub(super) fn check_leaves(&self, open: &OpenSession) -> Result<()> {
+        let SessionKind::Join(of) = open.entry.kind else { return Ok(()) };
+        let has_parts = self.sessions.get(&of).is_some_and(|shared| !shared.parts.is_empty());
+        match has_parts && self.joined(of).count() == 1 {
+            true => Err(Error::new(Kind::Conflict, "what others wrote would be lost")),
+            false => Ok(()),
         }
     }
 
@@ -78,10 +89,9 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::{Op, Owner, SessionEntry};
+    use crate::op::{Durability, Op, Owner, PartEntry, SessionEntry};
     use crate::record::Record;
     use crate::tree::{Body, Named, Node, ROOT};
-    use stdchk_object::AppName;
 
     const FILE: u64 = 77;
 
@@ -90,7 +100,7 @@ mod tests {
     }
 
     fn writer() -> SessionKind {
-        SessionKind::Writer { app: AppName::files(), step: FILE, parts: None }
+        SessionKind::Shared { file: FILE, base: None }
     }
 
     fn unwritten() -> Op {
@@ -146,9 +156,27 @@ mod tests {
     fn a_file_is_written_under_one_session_and_published_by_the_last() {
         let mut state = begun();
         assert!(apply(&mut state, vec![open(4, writer())]).is_err(), "others write it");
+        let head = stdchk_object::Locator {
+            pack: stdchk_object::PackRef {
+                name: stdchk_object::PackName { session: SessionId(1), writer: 0, number: 0 },
+                length: 1,
+                root: stdchk_object::Hash([0; 32]),
+            },
+            chunk: 0,
+        };
+        let part = PartEntry {
+            head,
+            rank: 0,
+            durability: Durability::Staged,
+            boot: [0; 16],
+            begun_ns: 0,
+            took_ms: 0,
+        };
+        apply(&mut state, vec![Op::AddPart(SessionId(1), part, false)]).expect("a part");
         let publish = |id| vec![Op::Publish(SessionId(id), Vec::new(), Vec::new())];
         assert!(apply(&mut state, publish(1)).is_err(), "another one has not closed it");
         apply(&mut state, vec![Op::End(SessionId(2))]).expect("left");
+        assert!(apply(&mut state, vec![Op::End(SessionId(3))]).is_err(), "what was written would be lost");
         apply(&mut state, publish(1)).expect("published");
         assert!(state.sessions().is_empty());
     }

@@ -21,8 +21,8 @@ mod upkeep;
 mod versions;
 mod writing;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use stdchk_catalog::tree::{Body, Named, Node, ROOT, Version};
@@ -75,7 +75,10 @@ pub struct Files {
     steps: Mutex<Vec<(Vec<CheckpointId>, Arc<Step>)>>,
     collected: Mutex<Collected>,
     /// Says to other mounts that this one is there, unless it can only be read.
-    mount: Option<Session>,
+    mount: Mutex<Option<Session>>,
+    /// Files that somebody here is about to take part in writing.
+    joining: Mutex<HashSet<u64>>,
+    has_joined: Condvar,
 }
 
 /// A state of the catalog, and when it was the newest.
@@ -149,6 +152,29 @@ fn now() -> i64 {
     host::now_ns()
 }
 
+/// The turn of one who is about to take part in writing a file.
+struct Turn<'f> {
+    files: &'f Files,
+    number: u64,
+}
+
+impl Turn<'_> {
+    fn of(files: &Files, number: u64) -> Turn<'_> {
+        let mut joining = locked(&files.joining);
+        while !joining.insert(number) {
+            joining = files.has_joined.wait(joining).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        Turn { files, number }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        locked(&self.files.joining).remove(&self.number);
+        self.files.has_joined.notify_all();
+    }
+}
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -172,7 +198,9 @@ impl Files {
             ahead,
             steps: Mutex::default(),
             collected: Mutex::default(),
-            mount,
+            mount: Mutex::new(mount),
+            joining: Mutex::default(),
+            has_joined: Condvar::new(),
         };
         files.state()?;
         files.give_up_the_dead();
@@ -186,15 +214,13 @@ impl Files {
 
     /// The names as they were a moment ago at most.
     fn state(&self) -> Result<Arc<State>> {
-        let mut known = locked(&self.known);
-        if let Some(known) = &*known
+        if let Some(known) = &*locked(&self.known)
             && known.at.elapsed() < FRESH
         {
             return Ok(known.state.clone());
         }
-        let state = self.repository.catalog.state()?;
-        *known = Some(Known { state: state.clone(), at: Instant::now() });
-        Ok(state)
+        // Nobody waits for what is known while it is asked for: who decides what to append looks at it, too.
+        self.newest_state()
     }
 
     /// The names as they are.
@@ -207,7 +233,7 @@ impl Files {
     /// Takes in a state that came with an answer.
     fn learn(&self, state: &Arc<State>) {
         let mut known = locked(&self.known);
-        if known.as_ref().is_none_or(|known| known.state.number() < state.number()) {
+        if known.as_ref().is_none_or(|known| known.state.number() <= state.number()) {
             *known = Some(Known { state: state.clone(), at: Instant::now() });
         }
     }
@@ -248,6 +274,9 @@ impl Files {
     /// Lets go what was kept at hand for a while: what is removed can be cleared away when nobody has it open. Looks after those who write files
     /// together with this mount. To be called now and then.
     pub fn tidy(&self) {
+        if let Err(error) = self.come_back() {
+            tracing::debug!("other mounts cannot be told of this one: {error}");
+        }
         self.give_up_the_dead();
         let mut pin = locked(&self.pin);
         if pin.as_ref().is_some_and(|pin| pin.since.elapsed() > PIN) {
@@ -335,12 +364,13 @@ impl Files {
             (_, Some(writing)) => {
                 let mut inner = writing.inner();
                 // If it was given up, who writes it hears that.
-                let _ = inner.follow(self, &state);
+                let _ = inner.follow(&state);
                 let known = there.is_some() || (inner.place.is_some() && !inner.is_removed);
                 let node = there.unwrap_or_else(|| entry_of(&state, &inner.node));
-                let (len, modified_ns) = match inner.is_dirty {
-                    true => (inner.len(), inner.node.modified_ns),
-                    false => (inner.len(), node.modified_ns),
+                let (len, modified_ns) = match (inner.is_dirty, inner.has_left()) {
+                    (true, _) => (inner.len(), inner.node.modified_ns),
+                    (false, true) => (node.len, node.modified_ns),
+                    (false, false) => (inner.len(), node.modified_ns),
                 };
                 let changed_ns = node.changed_ns.max(inner.node.changed_ns);
                 Ok(Entry { len, modified_ns, changed_ns, links: u32::from(known), ..node })
@@ -494,6 +524,11 @@ impl Files {
             if let Some(writing) = self.writing(number)
                 && self.join(&writing)
             {
+                let joined = writing.inner().join_again(self);
+                if let Err(fault) = joined {
+                    let _ = self.close_writer(&writing);
+                    return Err(fault);
+                }
                 return Ok(writing);
             }
             let state = self.state()?;
@@ -523,21 +558,28 @@ impl Files {
 
     /// The same where there are other mounts; nothing if somebody here was faster.
     fn open_shared(&self, number: u64) -> Outcome<Option<Arc<Writing>>> {
-        let (joined, state) = self.join_writers(number, None)?;
-        let layers = self.layers_of(&state, number)?;
-        let node = state.tree().get(number).ok_or(Fault::Missing)?.node.clone();
-        let writing = Arc::new(Writing::shared(node, layers, joined));
-        let mut inner = writing.inner();
-        inner.opens = 1;
-        inner.follow(self, &state)?;
-        drop(inner);
-        let mut table = self.table();
-        if table.writing.get(&number).is_some_and(|there| !there.has_failed()) {
-            drop(table);
+        // One at a time joins: whoever else wants to write it here joins that one.
+        let _turn = Turn::of(self, number);
+        if self.writing(number).is_some_and(|there| !there.has_failed()) {
             return Ok(None);
         }
-        table.writing.insert(number, writing.clone());
-        Ok(Some(writing))
+        let state = self.state()?;
+        let node = state.tree().get(number).ok_or(Fault::Missing)?.node.clone();
+        if !matches!(node.body, Body::File(_)) {
+            return Err(if node.is_directory() { Fault::IsDirectory } else { Fault::Invalid });
+        }
+        let writing = Arc::new(Writing::shared(node, Layered::default(), None));
+        writing.inner().opens = 1;
+        self.table().writing.insert(number, writing.clone());
+        let joined = writing.inner().join_again(self);
+        match joined {
+            Ok(()) => Ok(Some(writing)),
+            Err(fault) => {
+                // Others may have left to this mount meanwhile what they wrote.
+                let _ = self.close_writer(&writing);
+                Err(fault)
+            }
+        }
     }
 
     /// The newest version of a file, to be written above.
@@ -576,7 +618,7 @@ impl Files {
         if self.has_others(&*self.state()?) {
             let named = Named { parent, name: name.to_owned(), node: node.clone() };
             let (joined, _) = self.join_writers(number, Some(&named))?;
-            let writing = Arc::new(Writing::shared(node, Layered::default(), joined));
+            let writing = Arc::new(Writing::shared(node, Layered::default(), Some(joined)));
             writing.inner().opens = 1;
             self.table().writing.insert(number, writing.clone());
             return Ok(writing);

@@ -85,6 +85,7 @@ impl Files {
     /// hear that.
     pub(super) fn publish(&self, writing: &Writing) -> Outcome<()> {
         let mut inner = writing.inner();
+        inner.check()?;
         let published = match inner.joined {
             _ if inner.is_removed => return Ok(()),
             Some(_) => inner.leave(self),
@@ -149,7 +150,13 @@ impl Files {
         let (durability, boot, written) = self.sum_of_layers(state, ready.session, parts)?;
         let new = self.entry_of(inner.node.number, &ready)?;
         let entry = CheckpointEntry { durability, boot, written: new.written + written, ..new };
-        inner.node.modified_ns = now();
+        let last_ns = parts.iter().map(|part| part.begun_ns).max();
+        let said_ns = state.tree().get(inner.node.number).map(|named| named.node.modified_ns);
+        // What somebody said who has it open counts more than when it was written.
+        inner.node.modified_ns = match said_ns {
+            Some(said_ns) if said_ns != inner.modified_before_ns => said_ns,
+            _ => last_ns.unwrap_or_else(now),
+        };
         let joined = inner.joined.as_ref().expect("it takes part");
         let (node, target) = (&inner.node, inner.node.number);
         let item = Item { entry, node, target, place: None, replaces: None };

@@ -3,20 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stdchk_catalog::tree::Named;
+use stdchk_catalog::tree::{Named, Version};
 use stdchk_catalog::{
     Catalog, Durability, Op, OpenSession, Owner, PartEntry, SessionEntry, SessionKind, State,
 };
-use stdchk_engine::session::{Heart, LEASE, random_u64};
-use stdchk_engine::{FinishedPart, PartView};
+use stdchk_engine::session::{Heart, LEASE, Session, random_u64};
+use stdchk_engine::{FinishedPart, PartView, Vault};
 use stdchk_object::{AppName, Error, Kind, Result, SessionId};
 
 use super::change::check_directory;
 use super::fault::{Fault, Outcome};
 use super::layer::Layer;
+use super::layered::Layered;
 use super::overlay::Overlay;
 use super::writing::Inner;
-use super::{Files, now};
+use super::{Files, locked, newest, now};
 
 /// How long a mount that writes a file with others may be silent.
 const JOIN_LEASE: Duration = Duration::from_secs(20);
@@ -28,8 +29,12 @@ pub(super) struct Joined {
     pub of: SessionId,
     /// The session that says that this mount takes part.
     pub id: SessionId,
+    /// The version below all that is written.
+    pub base: Option<Version>,
     /// That both are alive.
-    _hearts: [Heart; 2],
+    hearts: Vec<Heart>,
+    /// What the layers are read with: the session keeps them, as they were written.
+    vault: Arc<Vault>,
     /// How many layers are known here.
     known: usize,
     /// What was done here since the last layer of this mount; what was written is in memory.
@@ -71,6 +76,7 @@ impl Joined {
     }
 
     fn end(&mut self, op: Op) {
+        self.hearts.clear();
         let ended = self
             .catalog
             .append(false, &mut |state| Ok(if self.is_open(state) { vec![op.clone()] } else { Vec::new() }));
@@ -79,12 +85,25 @@ impl Joined {
             tracing::warn!("others learn later that a file is not written here any more: {error}");
         }
     }
+
+    /// Whether the only one who takes part, who knows of no layer, has written nothing; then that is the end of it.
+    fn is_idle(&self, state: &State) -> bool {
+        self.is_last(state) && self.known == 0 && self.undone.is_empty()
+    }
 }
 
 impl Drop for Joined {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.end(Op::End(self.id));
+            // Who is the last, and has not published what was written, gives it up.
+            let leaves = |state: &State| !self.is_last(state) || self.is_idle(state);
+            let leaves = self.catalog.state().is_ok_and(|state| leaves(&state));
+            self.end(if leaves { Op::End(self.id) } else { Op::Fence(self.id) });
+        }
+        self.hearts.clear();
+        let _ = self.catalog.ended(self.id);
+        if self.catalog.state().is_ok_and(|state| !state.sessions().contains_key(&self.of)) {
+            let _ = self.catalog.ended(self.of);
         }
     }
 }
@@ -100,7 +119,30 @@ enum Left {
 impl Files {
     /// Whether there are other mounts, so that they must know what is written here.
     pub(super) fn has_others(&self, state: &State) -> bool {
-        self.mount.as_ref().is_some_and(|mount| state.has_other_mounts(mount.id()))
+        self.mount_session().is_some_and(|mount| {
+            // One that was taken for dead knows nothing of the others.
+            state.has_other_mounts(mount) || !state.sessions().contains_key(&mount)
+        })
+    }
+
+    /// The session that says that this mount is there.
+    pub(super) fn mount_session(&self) -> Option<SessionId> {
+        locked(&self.mount).as_ref().map(Session::id)
+    }
+
+    /// Says again that this mount is there, where others took it for dead.
+    pub(super) fn come_back(&self) -> Result<()> {
+        let Some(mount) = self.mount_session() else { return Ok(()) };
+        if self.state()?.sessions().contains_key(&mount)
+            || self.newest_state()?.sessions().contains_key(&mount)
+        {
+            return Ok(());
+        }
+        let catalog = self.repository.catalog.clone();
+        let again = Session::open(catalog, SessionKind::Mount, &self.repository.owner(false))?;
+        tracing::warn!("others took this mount for dead; what it wrote together with them was given up");
+        *locked(&self.mount) = Some(again);
+        Ok(())
     }
 
     /// Takes part in writing a file, which begins with that if nobody does yet; `new` is one that is to be there from now on. The state after it.
@@ -114,7 +156,7 @@ impl Files {
         let catalog = &self.repository.catalog;
         catalog.begins(first)?;
         catalog.begins(id)?;
-        let of = self.change(|state| {
+        let joined = self.change(|state| {
             let there = state.tree().get(number);
             match new {
                 None if there.is_none() => return Err(Fault::Missing),
@@ -128,26 +170,45 @@ impl Files {
                 }
             }
             let of = state.shared(number).unwrap_or(first);
+            let known = state.sessions().get(&of).map(|session| &session.entry.kind);
+            let base = match known {
+                Some(SessionKind::Shared { base, .. }) => *base,
+                _ => there.and_then(|named| newest(state, &named.node)),
+            };
             if state.sessions().contains_key(&id) {
-                return Ok((Vec::new(), of));
+                return Ok((Vec::new(), (of, base)));
             }
             let mut ops = Vec::new();
             if of == first {
-                let kind = SessionKind::Writer { app: AppName::files(), step: number, parts: None };
-                ops.push(open(first, kind, &nobodys, LEASE));
+                ops.push(open(first, SessionKind::Shared { file: number, base }, &nobodys, LEASE));
             }
             ops.push(open(id, SessionKind::Join(of), &ours, JOIN_LEASE));
             ops.extend(new.map(|named| Op::Name(Box::new(named.clone()))));
-            Ok((ops, of))
-        })?;
-        if of != first {
+            Ok((ops, (of, base)))
+        });
+        if !matches!(joined, Ok((of, _)) if of == first) {
             let _ = catalog.ended(first);
         }
+        if joined.is_err() {
+            let _ = catalog.ended(id);
+        }
+        let (of, base) = joined?;
+        // Where clocks differ, when it was opened says nothing of whether it is alive.
+        let _ = catalog.beat(id);
         let hearts =
-            [Heart::start(catalog.clone(), of, LEASE), Heart::start(catalog.clone(), id, JOIN_LEASE)];
-        let (catalog, undone) = (catalog.clone(), Layer::default());
-        let joined = Joined { catalog, of, id, _hearts: hearts, known: 0, undone, has_ended: false };
-        Ok((joined, self.state()?))
+            vec![Heart::start(catalog.clone(), of, LEASE), Heart::start(catalog.clone(), id, JOIN_LEASE)];
+        let state = self.state()?;
+        let (catalog, undone, vault) = (catalog.clone(), Layer::default(), self.vault_of(state.clone()));
+        let joined = Joined { catalog, of, id, base, hearts, vault, known: 0, undone, has_ended: false };
+        Ok((joined, state))
+    }
+
+    /// What lies below all that is written together.
+    fn base_of(&self, joined: &Joined, state: &State) -> Result<Layered> {
+        match joined.base {
+            None => Ok(Layered::default()),
+            Some(base) => Ok(Layered::of(self.open_version(state, base)?)),
+        }
     }
 
     /// Ends the sessions of mounts that are gone, and with them what they wrote together with others. To be called now and then.
@@ -164,15 +225,14 @@ impl Files {
 
 impl Inner {
     /// Takes in what others have written by now, and what was written here and is stored.
-    pub fn follow(&mut self, files: &Files, state: &Arc<State>) -> Result<()> {
+    pub fn follow(&mut self, state: &State) -> Result<()> {
         let Some(joined) = &mut self.joined else { return Ok(()) };
         let session = joined.session(state)?;
         if session.parts.len() <= joined.known {
             return Ok(());
         }
-        let vault = files.vault_of(state.clone());
         for part in &session.parts[joined.known..] {
-            let (layer, bytes) = Layer::open(&vault, &part.head, self.node.number)?;
+            let (layer, bytes) = Layer::open(&joined.vault, &part.head, self.node.number)?;
             layer.put_on(&mut self.layers, &bytes);
             joined.known += 1;
         }
@@ -181,10 +241,21 @@ impl Inner {
 
     /// The same, with the newest that there is.
     pub fn catch_up(&mut self, files: &Files) -> Result<()> {
-        match self.joined {
-            None => Ok(()),
-            Some(_) => self.follow(files, &files.newest_state()?),
+        if !self.is_shared || self.is_removed {
+            return Ok(());
         }
+        let state = files.newest_state()?;
+        if self.joined.is_some() {
+            return self.follow(&state);
+        }
+        // It was closed here: what there is now others may have made.
+        let named = state.tree().get(self.node.number);
+        let newest = named.and_then(|named| newest(&state, &named.node));
+        if let Some(newest) = newest.filter(|newest| self.published != Some(*newest)) {
+            self.layers = Layered::of(files.open_version(&state, newest)?);
+            self.published = Some(newest);
+        }
+        Ok(())
     }
 
     /// Takes part again, where that has ended with a version and the file is written again.
@@ -193,9 +264,11 @@ impl Inner {
             return Ok(());
         }
         let (joined, state) = files.join_writers(self.node.number, None)?;
-        self.layers = files.layers_of(&state, self.node.number)?;
+        let layers = files.base_of(&joined, &state);
+        // If anything goes wrong now, it is given up only if nobody else has it.
         self.joined = Some(joined);
-        Ok(self.follow(files, &state)?)
+        (self.layers, self.published) = (layers?, None);
+        Ok(self.follow(&state)?)
     }
 
     /// Adds what was written here to what is written together, for all to see.
@@ -208,11 +281,11 @@ impl Inner {
             false => {
                 let overlay = std::mem::take(&mut self.layers.overlay);
                 let finished = files.store_layer(joined.of, self.node.number, &layer, overlay)?;
-                files.add_layer(joined, &finished)?
+                files.add_layer(joined, &finished, self.written_ns)?
             }
         };
         self.is_dirty = false;
-        self.follow(files, &state)
+        self.follow(&state)
     }
 
     /// Closes the file for this mount; the last one makes a version of what all have written.
@@ -220,15 +293,10 @@ impl Inner {
         self.lay(files)?;
         loop {
             let Left::Last(state) = self.leave_to_others(files)? else { return Ok(None) };
-            self.follow(files, &state)?;
-            let joined = self.joined.as_ref().expect("it has not left");
-            let is_gone = state.tree().get(self.node.number).is_none();
-            let is_unwritten =
-                state.tree().get(self.node.number).is_some_and(|named| named.node.is_unwritten());
-            let is_old = joined.known == 0 && !is_unwritten;
-            if is_gone || is_old {
-                // It ends with the last one, and there is nothing to be published.
-                self.is_removed |= is_gone;
+            self.follow(&state)?;
+            if state.tree().get(self.node.number).is_none() {
+                // It ends with the last one, and nobody can reach what was written.
+                self.is_removed = true;
                 self.joined = None;
                 return Ok(None);
             }
@@ -240,11 +308,14 @@ impl Inner {
 
     fn leave_to_others(&mut self, files: &Files) -> Result<Left> {
         let joined = self.joined.as_mut().expect("it takes part");
-        let (of, id) = (joined.of, joined.id);
+        let (of, id, number) = (joined.of, joined.id, self.node.number);
         let state = files.repository.catalog.append(files.save.is_durable(), &mut |state| {
             // That it ended, and the answer was lost, looks like being given up if others have ended since, too; then it is said to be.
             joined.session(state)?;
-            Ok(if state.joined(of).count() > 1 { vec![Op::End(id)] } else { Vec::new() })
+            let is_new = state.tree().get(number).is_some_and(|named| named.node.is_unwritten());
+            // A new file is one even if nobody has written to it.
+            let leaves = state.joined(of).count() > 1 || (joined.is_idle(state) && !is_new);
+            Ok(if leaves { vec![Op::End(id)] } else { Vec::new() })
         })?;
         files.learn(&state);
         if joined.is_open(&state) {
@@ -280,7 +351,7 @@ impl Files {
         part.finish(None)
     }
 
-    fn add_layer(&self, joined: &Joined, finished: &FinishedPart) -> Result<Arc<State>> {
+    fn add_layer(&self, joined: &Joined, finished: &FinishedPart, written_ns: i64) -> Result<Arc<State>> {
         if self.save.is_durable() {
             self.repository.raise(None, finished)?;
         }
@@ -289,7 +360,7 @@ impl Files {
             rank: 0,
             durability: self.save.durability,
             boot: self.repository.boot,
-            begun_ns: now(),
+            begun_ns: written_ns,
             took_ms: 0,
         };
         let state = self.repository.catalog.append(self.save.is_durable(), &mut |state| {

@@ -41,9 +41,9 @@ enum Purge {
 impl Files {
     /// Has policies act, and removes what nobody needs. One mount of a store does it for all. To be called now and then.
     pub fn keep_up(&self) -> Result<()> {
-        let Some(mount) = &self.mount else { return Ok(()) };
+        let Some(mount) = self.mount_session() else { return Ok(()) };
         let state = self.newest_state()?;
-        if state.first_mount() != Some(mount.id()) {
+        if state.first_mount() != Some(mount) {
             return Ok(());
         }
         // What cannot be purged now can be later, and is no reason to leave the rest.

@@ -61,6 +61,10 @@ pub(super) struct Inner {
     pub joined: Option<Joined>,
     /// Whether there is something to publish.
     pub is_dirty: bool,
+    /// When it was written last here, in nanoseconds since 1970.
+    pub written_ns: i64,
+    /// When it was changed last, as its name said when this began.
+    pub modified_before_ns: i64,
     /// The version that those who write now have published already.
     pub published: Option<Version>,
     /// Why it will not become a version.
@@ -83,6 +87,7 @@ pub(super) struct Ready {
 impl Writing {
     pub(super) fn new(node: Node, place: Option<(u64, String)>, layers: Layered) -> Writing {
         let (is_dirty, number) = (place.is_some(), node.number);
+        let (written_ns, modified_before_ns) = (node.modified_ns, node.modified_ns);
         let inner = Inner {
             node,
             place,
@@ -96,6 +101,8 @@ impl Writing {
             is_shared: false,
             joined: None,
             is_dirty,
+            written_ns,
+            modified_before_ns,
             published: None,
             failed: None,
             has_failed: Arc::default(),
@@ -105,10 +112,10 @@ impl Writing {
     }
 
     /// One that other mounts may write, too.
-    pub(super) fn shared(node: Node, layers: Layered, joined: Joined) -> Writing {
+    pub(super) fn shared(node: Node, layers: Layered, joined: Option<Joined>) -> Writing {
         let writing = Writing::new(node, None, layers);
         let mut inner = writing.inner();
-        (inner.is_shared, inner.joined) = (true, Some(joined));
+        (inner.is_shared, inner.joined) = (true, joined);
         drop(inner);
         writing
     }
@@ -120,6 +127,11 @@ impl Writing {
     /// Whether it will not become a version.
     pub fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
+    }
+
+    /// Fails if it will not become a version.
+    pub fn check(&self) -> Outcome<()> {
+        if self.has_failed() { self.inner().check() } else { Ok(()) }
     }
 
     /// How long it is.
@@ -197,8 +209,11 @@ impl Writing {
             return Ok(());
         }
         inner.touch();
+        let is_shorter = len < inner.len();
         if let Some(joined) = &mut inner.joined {
-            joined.undone.cut = joined.undone.cut.min(len);
+            if is_shorter {
+                joined.undone.cut = joined.undone.cut.min(len);
+            }
             joined.undone.grown = len;
             inner.layers.set_len(len);
             // What others write from now on must not be cut off later.
@@ -211,6 +226,19 @@ impl Writing {
         }
         inner.layers.set_len(len);
         Ok(())
+    }
+
+    /// Makes it as long as that at least, by zeros.
+    pub fn grow(&self, files: &Files, len: u64) -> Outcome<()> {
+        {
+            let mut inner = self.inner();
+            inner.begin(files)?;
+            inner.attempt(|inner| inner.catch_up(files))?;
+            if len <= inner.len() {
+                return Ok(());
+            }
+        }
+        self.set_len(files, len)
     }
 
     /// Makes a range zeros; the length stays.
@@ -265,7 +293,7 @@ impl Writing {
 
 impl Inner {
     /// Refuses a file of which something could not be stored: it will be no version.
-    fn check(&self) -> Outcome<()> {
+    pub fn check(&self) -> Outcome<()> {
         match &self.failed {
             None => Ok(()),
             Some(why) => Err(Fault::Store(Error::new(stdchk_object::Kind::Io, why.clone()))),
@@ -280,6 +308,11 @@ impl Inner {
 
     pub fn len(&self) -> u64 {
         self.layers.len
+    }
+
+    /// Whether other mounts may write it, and this one has closed it.
+    pub fn has_left(&self) -> bool {
+        self.is_shared && self.joined.is_none()
     }
 
     fn write_zeros(&mut self, files: &Files, range: std::ops::Range<u64>) -> Outcome<()> {
@@ -319,7 +352,7 @@ impl Inner {
 
     pub fn touch(&mut self) {
         let now = now();
-        (self.node.modified_ns, self.node.changed_ns) = (now, now);
+        (self.node.modified_ns, self.node.changed_ns, self.written_ns) = (now, now, now);
         self.is_dirty = true;
     }
 

@@ -138,7 +138,13 @@ impl Repository {
     /// Gives a session up; its packs are removed by the next garbage collection.
     pub fn abort(&self, session: SessionId) -> Result<()> {
         self.catalog.append(false, &mut |state| {
-            state.session(session)?;
+            let open = state.session(session)?;
+            if matches!(
+                open.entry.kind,
+                SessionKind::Mount | SessionKind::Join(_) | SessionKind::Shared { .. }
+            ) {
+                return Err(Error::invalid(format!("session {session} is that of a mount, which ends it")));
+            }
             Ok(vec![Op::End(session)])
         })?;
         self.catalog.ended(session)

@@ -86,6 +86,7 @@ pub fn list(repository: &Repository, out: &Out) -> Result<u8> {
             SessionKind::Upkeep => "upkeep".to_owned(),
             SessionKind::Writer { app, step, .. } => format!("saving {app}@{step}"),
             SessionKind::Mount => "a mount".to_owned(),
+            SessionKind::Shared { file, .. } => format!("file {file:016x} of several mounts"),
             SessionKind::Join(of) => format!("writing a file with others, session {of}"),
         };
         if out.json {
