@@ -29,7 +29,7 @@ use stdchk_catalog::tree::{Body, Named, Node, ROOT, Version};
 use stdchk_catalog::{Op, SessionKind, State};
 use stdchk_engine::Vault;
 use stdchk_engine::session::{Session, random_u64};
-use stdchk_object::{CheckpointId, Result};
+use stdchk_object::{CheckpointId, Error, Kind, Result};
 
 use crate::host;
 use crate::repository::{Reading, Repository};
@@ -52,6 +52,8 @@ pub use writing::Writing;
 
 /// How old what is known of the names may be.
 const FRESH: Duration = Duration::from_millis(250);
+/// For how long a catalog that could not be asked is not asked again.
+const FAILED: Duration = Duration::from_secs(2);
 /// How long a pin is used for what is opened.
 const PIN: Duration = Duration::from_secs(60);
 /// The part of the memory budget that one file may take for what was written out of order.
@@ -67,6 +69,8 @@ pub struct Files {
     save: SaveOptions,
     is_read_only: bool,
     known: Mutex<Option<Known>>,
+    /// Held by who asks for what is known; when that failed last, and why.
+    asking: Mutex<Option<(Instant, Kind, String)>>,
     pin: Mutex<Option<Pin>>,
     table: Mutex<Table>,
     opened: Mutex<HashMap<Version, Arc<Opened>>>,
@@ -192,6 +196,7 @@ impl Files {
             save,
             is_read_only,
             known: Mutex::default(),
+            asking: Mutex::default(),
             pin: Mutex::default(),
             table: Mutex::default(),
             opened: Mutex::default(),
@@ -214,13 +219,26 @@ impl Files {
 
     /// The names as they were a moment ago at most.
     fn state(&self) -> Result<Arc<State>> {
-        if let Some(known) = &*locked(&self.known)
-            && known.at.elapsed() < FRESH
-        {
-            return Ok(known.state.clone());
+        let fresh = || {
+            let known = locked(&self.known);
+            known.as_ref().filter(|known| known.at.elapsed() < FRESH).map(|known| known.state.clone())
+        };
+        if let Some(state) = fresh() {
+            return Ok(state);
         }
-        // Nobody waits for what is known while it is asked for: who decides what to append looks at it, too.
-        self.newest_state()
+        // One asks for all; but what is known can be looked at meanwhile, also by who decides what to append.
+        let mut failed = locked(&self.asking);
+        if let Some(state) = fresh() {
+            return Ok(state);
+        }
+        if let Some((at, kind, why)) = &*failed
+            && at.elapsed() < FAILED
+        {
+            return Err(Error::new(*kind, why.clone()));
+        }
+        let asked = self.newest_state();
+        *failed = asked.as_ref().err().map(|error| (Instant::now(), error.kind(), error.to_string()));
+        asked
     }
 
     /// The names as they are.

@@ -42,7 +42,7 @@ impl Files {
     /// Has policies act, and removes what nobody needs. One mount of a store does it for all. To be called now and then.
     pub fn keep_up(&self) -> Result<()> {
         let Some(mount) = self.mount_session() else { return Ok(()) };
-        let state = self.newest_state()?;
+        let state = self.state()?;
         if state.first_mount() != Some(mount) {
             return Ok(());
         }
