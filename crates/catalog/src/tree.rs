@@ -436,7 +436,7 @@ impl Named {
     }
 
     /// Writes it.
-    pub(crate) fn encode(&self, out: &mut Writer) {
+    pub fn encode(&self, out: &mut Writer) {
         out.u64(self.parent);
         out.string(&self.name);
         let node = &self.node;
@@ -471,7 +471,7 @@ impl Named {
     }
 
     /// Reads one.
-    pub(crate) fn decode(reader: &mut Reader) -> Result<Named> {
+    pub fn decode(reader: &mut Reader) -> Result<Named> {
         let parent = reader.u64()?;
         let name = reader.string()?.to_owned();
         let number = reader.u64()?;

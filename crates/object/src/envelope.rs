@@ -19,6 +19,8 @@ pub enum Sort {
     Index,
     /// What manifests name, noted by collections.
     Named,
+    /// A small file that was closed and is in no pack yet.
+    Journal,
 }
 
 const VERSION: u16 = 1;
@@ -36,6 +38,7 @@ impl Sort {
             Sort::Repository => b"STDCHKRP",
             Sort::Index => b"STDCHKIX",
             Sort::Named => b"STDCHKNM",
+            Sort::Journal => b"STDCHKJL",
         }
     }
 
@@ -47,8 +50,15 @@ impl Sort {
             Sort::Repository => "repository record",
             Sort::Index => "index segment",
             Sort::Named => "note of what manifests name",
+            Sort::Journal => "closed file",
         }
     }
+}
+
+/// How long the envelope is that bytes begin with, as it says itself.
+pub fn length(bytes: &[u8]) -> Option<usize> {
+    let length = bytes.get(HEAD - 4..HEAD)?.try_into().ok()?;
+    (u32::from_le_bytes(length) as usize).checked_add(OVERHEAD)
 }
 
 /// Puts `body` into an envelope.

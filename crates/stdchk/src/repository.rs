@@ -27,6 +27,8 @@ const BUCKET_SCHEME: &str = "s3://";
 /// The repository's own record.
 const RECORD: &str = "stdchk";
 /// The protocol that this program speaks, and no other.
+/// The folder of journals.
+const JOURNAL: &str = "journal";
 const FEATURE: &str = "log-7";
 /// How often a level that is waited for is looked at.
 const WAIT_EVERY: Duration = Duration::from_millis(100);
@@ -445,6 +447,15 @@ impl Repository {
         &self.place
     }
 
+    /// Where what was closed in a mount waits to be gathered; none where the store is on no file system of this machine.
+    pub(crate) fn journal(&self) -> Option<PathBuf> {
+        let folder = self.place.join(JOURNAL);
+        match &self.home {
+            Home::Directory(_) if self.place.is_dir() => Some(folder),
+            _ => None,
+        }
+    }
+
     /// The newest state of the catalog: applications, checkpoints, sessions.
     pub fn state(&self) -> Result<Arc<State>> {
         self.catalog.state()
@@ -568,6 +579,7 @@ fn check_is_ours(root: &Path) -> Result<()> {
         "named",
         "ballast",
         "erasure",
+        JOURNAL,
         RECORD,
     ];
     let entries = std::fs::read_dir(root).context(|| format!("cannot list {}", root.display()))?;

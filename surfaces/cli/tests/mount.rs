@@ -402,6 +402,57 @@ fn what_was_closed_survives_the_death_of_the_mount() {
     assert!(mounted.stdchk(&["verify"]).output().expect("it starts").status.success());
 }
 
+/// Small files wait in a journal until they are stored together. What was closed is there, whenever the mount dies.
+#[test]
+fn small_files_survive_the_death_of_the_mount() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new(&["--durability", "staged"]);
+    // Prints the number of each file that was closed.
+    let script = "import os, sys\n\
+        for i in range(int(sys.argv[1]), 1000000):\n    \
+            try:\n        \
+                f = os.open(f'f{i}', os.O_CREAT | os.O_WRONLY | os.O_EXCL); os.write(f, b'%d.' % i * 500); os.close(f)\n    \
+            except OSError: break\n    \
+            print(i, flush=True)\n";
+    let (mut random, mut first) = (Random::new(5), 0u64);
+    let mut all = Vec::new();
+    for kill in 0..12 {
+        let mut writer = Command::new("python3");
+        writer.args(["-c", script, &first.to_string()]).current_dir(mounted.root()).stdout(Stdio::piped());
+        let writer = writer.spawn().expect("python3");
+        std::thread::sleep(Duration::from_millis(100 + random.below(150)));
+        let server = mounted.server().expect("it is there");
+        assert!(Command::new("kill").args(["-9", &server.to_string()]).status().expect("kill").success());
+        let said = text(&writer.wait_with_output().expect("it ends").stdout);
+        let closed: Vec<u64> = said.lines().filter_map(|line| line.parse().ok()).collect();
+        until(|| mounted.server().filter(|&there| there != server));
+        all.extend(&closed);
+        first = all.last().map_or(0, |last| last + 2);
+        let wrong: Vec<u64> = all
+            .iter()
+            .copied()
+            .filter(|i| {
+                let bytes = std::fs::read_to_string(mounted.root().join(format!("f{i}")));
+                !bytes.is_ok_and(|bytes| bytes == format!("{i}.").repeat(500))
+            })
+            .collect();
+        assert!(wrong.is_empty(), "kill {kill}: {wrong:?} of {}\n{}", all.len(), mounted.log());
+    }
+    assert!(all.len() > 500, "{}", all.len());
+    // What is done to one that waits comes after it, and nothing is left behind.
+    mounted.sh("echo 1 > a; echo 2 >> a; mv a b; echo 3 > a; rm a; echo 4 > c; chmod 600 c; test \"$(cat b)\" = \"$(printf '1\\n2')\"; test ! -e a");
+    mounted.sh("mkdir d; echo 5 > d/f; ! rmdir d; mv d e; cat e/f | grep -qx 5; test $(stat -c %a c) = 600");
+    mounted.umount();
+    assert_eq!(std::fs::read_dir(Path::new(&mounted.store).join("journal")).expect("a folder").count(), 0);
+    assert!(mounted.stdchk(&["verify"]).output().expect("it starts").status.success());
+    mounted.mount(&["--read-only"]);
+    mounted.sh("cat b e/f c | tr -d '\\n' | grep -qx 1254");
+    let there: usize = mounted.sh("ls | grep -c '^f'").trim().parse().expect("a number");
+    assert!(there >= all.len(), "{there} of {}", all.len());
+}
+
 /// A simulation that knows nothing of stdchk writes its restart files into a mount. It is killed, and so is the mount; then it goes on from the
 /// newest restart file, to the same end as from the file that another run wrote.
 #[test]

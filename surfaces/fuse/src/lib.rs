@@ -85,6 +85,7 @@ impl Mount {
     /// Answers the kernel until it is unmounted.
     pub fn run(self) -> io::Result<()> {
         let Mount { session, files } = self;
+        now_and_then(&files, Duration::ZERO, "stdchk-gather", |files| files.gather_next(TIDIED));
         now_and_then(&files, TIDIED, "stdchk-tidy", Files::tidy);
         now_and_then(&files, KEPT_UP, "stdchk-upkeep", |files| {
             if let Err(error) = files.keep_up() {
@@ -92,6 +93,11 @@ impl Mount {
             }
         });
         let ended = session.run();
+        if let Err(error) = files.gather() {
+            tracing::error!(
+                "small files that were closed are in the journal until the store is mounted again: {error}"
+            );
+        }
         match files.writing_count() {
             0 => {}
             count => {

@@ -1,7 +1,8 @@
 //! What is known of the processes that use a mount.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
 
 /// Of `open(2)`.
 const O_ACCMODE: u32 = 3;
@@ -12,7 +13,7 @@ const FILES_MAX: usize = 1024;
 
 /// The process of a thread: who opens a file in one thread may close it in another.
 pub fn process_of(thread: u32) -> u32 {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let status = told(format!("/proc/{thread}/status"));
     field(&status, "Tgid:").unwrap_or(thread)
 }
 
@@ -30,7 +31,7 @@ pub fn has_open(process: u32, number: u64) -> bool {
         if !fs::read_link(path).is_ok_and(|path| path.is_absolute()) {
             return false;
         }
-        let info = fs::read_to_string(entry.path()).unwrap_or_default();
+        let info = told(entry.path());
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
         let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
         field(&info, "ino:") == Some(number) && flags.is_none_or(|flags| flags & O_ACCMODE != O_RDONLY)
@@ -48,9 +49,16 @@ pub fn is_killed(process: u32) -> bool {
     if fs::read_dir(format!("/proc/{process}/fdinfo")).is_ok_and(|mut all| all.next().is_some()) {
         return false;
     }
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let stat = told(format!("/proc/{process}/stat"));
     let code: Option<u32> = stat.split_whitespace().last().and_then(|code| code.parse().ok());
     code.is_some_and(|code| code & 0x7f != 0)
+}
+
+/// What the kernel tells in a file, as far as it comes at once.
+fn told(path: impl AsRef<Path>) -> String {
+    let mut room = [0; 4096];
+    let len = fs::File::open(path).and_then(|mut file| file.read(&mut room)).unwrap_or(0);
+    String::from_utf8_lossy(&room[..len]).into_owned()
 }
 
 fn field<T: std::str::FromStr>(lines: &str, name: &str) -> Option<T> {

@@ -1,5 +1,6 @@
 //! Checking operations against a state, and carrying them out.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use stdchk_object::{CheckpointId, Error, Kind, PackName, Result, SessionId};
@@ -8,7 +9,7 @@ use super::{App, Forward, History, OpenSession, State};
 use crate::drain::{DrainOp, Mirror};
 use crate::op::{CheckpointEntry, Durability, Op, SessionKind};
 use crate::record::Record;
-use crate::tree::Version;
+use crate::tree::{Body, Version};
 
 impl State {
     /// Whether this operation may be the next. The operations of one record are checked one by one against
@@ -137,9 +138,8 @@ impl State {
             let text = format!("log record {} cannot follow record {}", record.number, self.number);
             return Err(Error::corrupt(text));
         }
-        // Each is checked against the state before the record, and two names could meet.
-        if record.ops.iter().filter(|op| matches!(op, Op::Name(_) | Op::Unname(..))).count() > 1 {
-            return Err(Error::corrupt(format!("log record {} changes two names", record.number)));
+        if !self.are_apart(&record.ops) {
+            return Err(Error::corrupt(format!("log record {} changes names that meet", record.number)));
         }
         for op in &record.ops {
             self.check(op).map_err(|error| {
@@ -149,6 +149,24 @@ impl State {
         self.number = record.number;
         record.ops.iter().for_each(|op| self.carry_out(op));
         Ok(())
+    }
+
+    /// Whether names that are changed together cannot meet: each is checked against the state before the record. Several may only be those of files
+    /// that are new, in different places.
+    fn are_apart(&self, ops: &[Op]) -> bool {
+        let names = || ops.iter().filter(|op| matches!(op, Op::Name(_) | Op::Unname(..)));
+        if names().nth(1).is_none() {
+            return true;
+        }
+        let (mut places, mut numbers) = (HashSet::new(), HashSet::new());
+        names().all(|op| match op {
+            Op::Name(named) => {
+                let is_new =
+                    matches!(named.node.body, Body::File(_)) && self.tree.get(named.node.number).is_none();
+                is_new && places.insert((named.parent, &named.name)) && numbers.insert(named.node.number)
+            }
+            _ => false,
+        })
     }
 
     fn carry_out(&mut self, op: &Op) {

@@ -141,6 +141,7 @@ impl Files {
     /// Removes the name of anything but a directory, with all versions. Who has it open goes on.
     pub fn remove(&self, parent: u64, name: &str) -> Outcome<()> {
         self.check_writable()?;
+        self.gather_named(parent, name)?;
         // A new file may hide one that is there.
         let was_new = self.forget_new(parent, name);
         let number = self.change(|state| match state.tree().find(parent, name) {
@@ -204,6 +205,8 @@ impl Files {
     pub fn rename(&self, from: (u64, &str), to: (u64, &str), is_new: bool) -> Outcome<()> {
         self.check_writable()?;
         tree::check_name(to.1).map_err(|_| Fault::Invalid)?;
+        self.gather_named(from.0, from.1)?;
+        self.gather_named(to.0, to.1)?;
         if from == to {
             return self.find(from.0, from.1).map(drop);
         }
@@ -286,6 +289,7 @@ impl Files {
     /// Changes what can be said of something.
     pub fn set(&self, number: u64, attributes: &Attributes) -> Outcome<()> {
         self.check_writable()?;
+        self.gather_if(number)?;
         let writing = {
             let mut table = self.table();
             if attributes.modified_ns.is_some() {
@@ -355,6 +359,7 @@ impl Files {
             Ok(())
         };
         self.check_writable()?;
+        self.gather_if(number)?;
         match (name, value) {
             (POLICY, Some(value)) => policy::parse(value).map(drop)?,
             (NODES, Some(value)) => parse_nodes(value).map(drop)?,

@@ -108,7 +108,7 @@ impl Layer {
 }
 
 /// Bytes in memory.
-struct Plain(Vec<u8>);
+pub struct Plain(pub Vec<u8>);
 
 impl Source for Plain {
     fn len(&self) -> u64 {

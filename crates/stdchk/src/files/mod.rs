@@ -5,6 +5,8 @@
 mod ahead;
 mod change;
 mod fault;
+mod gather;
+mod journal;
 mod layer;
 mod layered;
 mod opened;
@@ -22,6 +24,7 @@ mod versions;
 mod writing;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -35,6 +38,7 @@ use crate::host;
 use crate::repository::{Reading, Repository};
 use crate::save::SaveOptions;
 use ahead::Ahead;
+use gather::Waiting;
 use layered::Layered;
 use step::Step;
 use upkeep::Collected;
@@ -78,6 +82,11 @@ pub struct Files {
     /// Steps that were looked into.
     steps: Mutex<Vec<(Vec<CheckpointId>, Arc<Step>)>>,
     collected: Mutex<Collected>,
+    /// Small files that were closed.
+    waiting: Mutex<Waiting>,
+    is_waiting: Condvar,
+    /// Held by who stores them.
+    gathering: Mutex<()>,
     /// Says to other mounts that this one is there, unless it can only be read.
     mount: Mutex<Option<Session>>,
     /// Files that somebody here is about to take part in writing.
@@ -203,12 +212,20 @@ impl Files {
             ahead,
             steps: Mutex::default(),
             collected: Mutex::default(),
+            waiting: Mutex::default(),
+            is_waiting: Condvar::new(),
+            gathering: Mutex::default(),
             mount: Mutex::new(mount),
             joining: Mutex::default(),
             has_joined: Condvar::new(),
         };
         files.state()?;
         files.give_up_the_dead();
+        if !is_read_only && let Err(error) = files.gather_left_over() {
+            tracing::error!(
+                "small files that were closed before are in the journal, and cannot be stored yet: {error}"
+            );
+        }
         Ok(files)
     }
 
@@ -538,6 +555,7 @@ impl Files {
     /// Opens a file to write it, together with all others who do.
     pub fn open_to_write(&self, number: u64) -> Outcome<Arc<Writing>> {
         self.check_writable()?;
+        self.gather_if(number)?;
         loop {
             if let Some(writing) = self.writing(number)
                 && self.join(&writing)
@@ -655,7 +673,7 @@ impl Files {
     }
 
     /// Publishes what was written so far, as who closes a file that he opened for writing wants it.
-    pub fn flush(&self, writing: &Writing) -> Outcome<()> {
+    pub fn flush(&self, writing: &Arc<Writing>) -> Outcome<()> {
         writing.inner().was_torn(true);
         self.publish(writing)
     }
@@ -675,7 +693,7 @@ impl Files {
         }
         let published = self.publish(writing);
         let mut inner = writing.inner();
-        if inner.opens == 0 {
+        if inner.opens == 0 && !writing.waits.load(Ordering::Acquire) {
             let mut table = self.table();
             if table.writing.get(&writing.number).is_some_and(|there| Arc::ptr_eq(there, writing)) {
                 table.writing.remove(&writing.number);

@@ -83,9 +83,16 @@ fn next_version(state: &State, step: u64) -> Version {
 impl Files {
     /// Makes a version of what was written, if that is anything new. After a failure there is nothing left of it, and all who have the file open
     /// hear that.
-    pub(super) fn publish(&self, writing: &Writing) -> Outcome<()> {
+    pub(super) fn publish(&self, writing: &Arc<Writing>) -> Outcome<()> {
+        if writing.inner().is_dirty {
+            // It was written again since it was closed.
+            self.gather_if(writing.number)?;
+        }
         let mut inner = writing.inner();
         inner.check()?;
+        if inner.is_dirty && !inner.is_removed && self.let_wait(writing, &mut inner)? {
+            return Ok(());
+        }
         let published = match inner.joined {
             _ if inner.is_removed => return Ok(()),
             Some(_) => inner.leave(self),

@@ -82,6 +82,7 @@ impl Files {
     /// Makes a checkpoint of each step of a directory that is not complete yet, of the files that are there.
     pub fn complete_all(&self, directory: u64) -> Outcome<()> {
         self.check_writable()?;
+        self.gather()?;
         let state = self.repository.state()?;
         open_steps(&state, directory).keys().try_for_each(|step| self.complete(directory, step))
     }

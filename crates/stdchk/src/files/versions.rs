@@ -13,6 +13,7 @@ use super::{Files, newest};
 impl Files {
     /// What is known of the versions of a file, the newest last. Their places in commit order tell them apart.
     pub fn versions(&self, number: u64) -> Outcome<Vec<CheckpointEntry>> {
+        self.gather_if(number)?;
         let state = self.state()?;
         let versions = versions_of(&state, number)?;
         Ok(versions.iter().filter_map(|version| state.checkpoint(&version.id()).cloned()).collect())
@@ -27,6 +28,7 @@ impl Files {
 
     /// What the bytes of the newest version of a file are: files of the same hash have the same bytes.
     pub fn hash(&self, number: u64) -> Outcome<Hash> {
+        self.gather_if(number)?;
         let state = self.state()?;
         let named = state.tree().get(number).ok_or(Fault::Missing)?;
         let version = newest(&state, &named.node).ok_or(Fault::Missing)?;

@@ -35,6 +35,8 @@ pub struct Writing {
     pub number: u64,
     /// Whether it will not become a version; to be known without waiting for those who write it.
     has_failed: Arc<AtomicBool>,
+    /// Whether it was closed, and waits to be gathered.
+    pub(super) waits: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -108,7 +110,8 @@ impl Writing {
             has_failed: Arc::default(),
             opens: 0,
         };
-        Writing { number, has_failed: inner.has_failed.clone(), inner: Mutex::new(inner) }
+        let (has_failed, waits) = (inner.has_failed.clone(), AtomicBool::new(false));
+        Writing { number, has_failed, waits, inner: Mutex::new(inner) }
     }
 
     /// One that other mounts may write, too.
@@ -308,6 +311,12 @@ impl Inner {
 
     pub fn len(&self) -> u64 {
         self.layers.len
+    }
+
+    /// Whether all of it is in memory, and it is of no part, and of no version yet.
+    pub fn is_plain(&self) -> bool {
+        let is_stored = self.stream.is_some() || self.session.is_some() || self.published.is_some();
+        !is_stored && !self.is_shared
     }
 
     /// Whether other mounts may write it, and this one has closed it.

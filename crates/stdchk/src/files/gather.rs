@@ -1,0 +1,315 @@
+//! Small new files are not stored one by one: when they are closed they go into a journal, and a moment later all of them into one part, with one
+//! record (`docs/MOUNT.md`, Small files).
+//!
+//! What stays true: a file that was closed is in the journal until its version is in the catalog. Lock order: who gathers, then a file that is being
+//! written, then what waits.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use stdchk_catalog::tree::{Body, Named, Version};
+use stdchk_catalog::{CheckpointEntry, Durability, Op, SessionKind, State};
+use stdchk_engine::FinishedPart;
+use stdchk_engine::session::Session;
+use stdchk_object::manifest::Manifest;
+use stdchk_object::{AppName, Error, Result};
+
+use super::fault::Outcome;
+use super::journal::{Closed, Journal, left_over};
+use super::layer::Plain;
+use super::opened::member_path;
+use super::policy;
+use super::writing::{Inner, Writing};
+use super::{Files, locked, newest};
+use crate::host;
+
+/// Longer files are stored by themselves.
+const SMALL: u64 = 64 << 10;
+/// How long a file waits for others.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Files that are stored together.
+const TOGETHER: usize = 1024;
+/// Files that may wait: whoever closes one more stores them first.
+const WAITING: usize = 4 * TOGETHER;
+
+/// The part of the memory budget that they may take.
+const WAITING_PART: usize = 8;
+
+/// What waits to be gathered.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// None before anything waits.
+    journal: Option<Journal>,
+    closed: Vec<(Closed, Arc<Writing>)>,
+    /// Their bytes.
+    bytes: usize,
+    /// Whether nothing can wait here.
+    is_off: bool,
+}
+
+impl Files {
+    /// Whether a file that is closed may wait for others: it is new, small, whole in memory, and only has to survive this process.
+    fn may_wait(&self, inner: &Inner) -> bool {
+        let layers = &inner.layers;
+        self.save.durability == Durability::Staged
+            && inner.place.is_some()
+            && inner.is_plain()
+            && layers.base.is_none()
+            && layers.len <= SMALL
+    }
+
+    /// Takes in a file that is closed; whether it did.
+    pub(super) fn let_wait(&self, writing: &Arc<Writing>, inner: &mut Inner) -> Result<bool> {
+        let Some((parent, name)) = inner.place.clone().filter(|_| self.may_wait(inner)) else {
+            return Ok(false);
+        };
+        let Some(folder) = self.repository.journal() else { return Ok(false) };
+        let node = stdchk_catalog::tree::Node { body: Body::File(Vec::new()), ..inner.node.clone() };
+        let bytes = inner.layers.read(0, inner.layers.len as usize)?;
+        let closed = Closed { named: Named { parent, name, node }, bytes };
+        let mut waiting = locked(&self.waiting);
+        let is_full = waiting.closed.len() >= WAITING || waiting.bytes > self.save.memory / WAITING_PART;
+        if waiting.is_off || is_full {
+            return Ok(false);
+        }
+        if waiting.journal.is_none() {
+            match Journal::begin(&folder) {
+                Ok(journal) => waiting.journal = Some(journal),
+                Err(error) => {
+                    tracing::info!("small files are stored one by one: {error}");
+                    waiting.is_off = true;
+                    return Ok(false);
+                }
+            }
+        }
+        // Where there is no room for it there may be none for a pack; that says so.
+        if waiting.journal.as_mut().expect("just begun").add(&closed).is_err() {
+            return Ok(false);
+        }
+        writing.waits.store(true, Ordering::Release);
+        waiting.bytes += closed.bytes.len();
+        waiting.closed.push((closed, writing.clone()));
+        inner.is_dirty = false;
+        self.is_waiting.notify_one();
+        Ok(true)
+    }
+
+    /// Waits until something is to be gathered, for a while, and gathers it. To be called again and again.
+    pub fn gather_next(&self, patience: Duration) {
+        let waiting = locked(&self.waiting);
+        let none = |waiting: &mut Waiting| waiting.closed.is_empty();
+        let waited = self.is_waiting.wait_timeout_while(waiting, patience, none);
+        let is_none = waited.is_ok_and(|(waiting, _)| waiting.closed.is_empty());
+        if is_none {
+            return;
+        }
+        std::thread::sleep(PAUSE);
+        if let Err(error) = self.gather() {
+            tracing::error!(
+                "small files that were closed are in the journal, and cannot be stored yet: {error}"
+            );
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+
+    /// Makes versions of all that waits.
+    pub fn gather(&self) -> Result<()> {
+        let _turn = locked(&self.gathering);
+        loop {
+            let (journal, batch) = {
+                let mut waiting = locked(&self.waiting);
+                waiting.bytes = 0;
+                (waiting.journal.take(), std::mem::take(&mut waiting.closed))
+            };
+            if batch.is_empty() {
+                journal.into_iter().for_each(Journal::remove);
+                return Ok(());
+            }
+            let mut stored = Ok(());
+            for together in batch.chunks(TOGETHER) {
+                let closed: Vec<&Closed> = together.iter().map(|(closed, _)| closed).collect();
+                stored = stored.and_then(|()| {
+                    let state = self.store_together(&closed)?;
+                    self.let_go_of(together, &state);
+                    Ok(())
+                });
+            }
+            if let Err(error) = stored {
+                self.wait_again(journal, batch);
+                return Err(error);
+            }
+            journal.into_iter().for_each(Journal::remove);
+        }
+    }
+
+    /// Has what could not be stored wait again, with its journal; what came meanwhile goes there, too.
+    fn wait_again(&self, journal: Option<Journal>, mut batch: Vec<(Closed, Arc<Writing>)>) {
+        batch.retain(|(_, writing)| writing.waits.load(Ordering::Acquire));
+        let mut waiting = locked(&self.waiting);
+        let came = std::mem::take(&mut waiting.closed);
+        let newer = std::mem::replace(&mut waiting.journal, journal);
+        let journal = waiting.journal.as_mut();
+        let moved = journal.is_some_and(|journal| came.iter().all(|(closed, _)| journal.add(closed).is_ok()));
+        match newer {
+            Some(newer) if moved => newer.remove(),
+            // It stays, and is found when the store is mounted again; and what it has is stored all the same.
+            Some(newer) => drop(newer),
+            None => {}
+        }
+        batch.extend(came);
+        waiting.bytes = batch.iter().map(|(closed, _)| closed.bytes.len()).sum();
+        waiting.closed = batch;
+    }
+
+    /// Gathers first what waits if a file is among it, since something else is to be done with that.
+    pub(super) fn gather_if(&self, number: u64) -> Outcome<()> {
+        match self.writing(number).is_some_and(|writing| writing.waits.load(Ordering::Acquire)) {
+            true => Ok(self.gather()?),
+            false => Ok(()),
+        }
+    }
+
+    /// The same for a file of that name.
+    pub(super) fn gather_named(&self, parent: u64, name: &str) -> Outcome<()> {
+        let number = self.table().names.get(&(parent, name.to_owned())).copied();
+        number.map_or(Ok(()), |number| self.gather_if(number))
+    }
+
+    /// Makes versions of what mounts left in their journals that are gone.
+    pub(super) fn gather_left_over(&self) -> Result<()> {
+        let Some(folder) = self.repository.journal() else { return Ok(()) };
+        for left in left_over(&folder)? {
+            for together in left.closed.chunks(TOGETHER) {
+                let there = self.newest_state()?;
+                let is_new = |closed: &&Closed| there.tree().get(closed.named.node.number).is_none();
+                let new: Vec<&Closed> = together.iter().filter(is_new).collect();
+                if !new.is_empty() {
+                    self.store_together(&new)?;
+                    tracing::info!("{} files that were closed before the mount ended are stored", new.len());
+                }
+            }
+            left.remove()?;
+        }
+        Ok(())
+    }
+
+    /// Stores files in one part, and makes versions of them in one record.
+    fn store_together(&self, all: &[&Closed]) -> Result<Arc<State>> {
+        let kind = SessionKind::Writer { app: AppName::files(), step: 0, parts: None };
+        let session = Session::open(self.repository.catalog.clone(), kind, &self.repository.owner(false))?;
+        let app = AppName::files();
+        let state = session.state();
+        let mut part = self.repository.part_writer_after(session.id(), state, &app, &self.save, |_| None)?;
+        for Closed { named, bytes } in all {
+            let (path, node) = (member_path(named.node.number), &named.node);
+            let source = Arc::new(Plain(bytes.clone()));
+            if let Err(error) = part.add_file(&path, source, node.mode, node.modified_ns, &|_| {}) {
+                part.abandon();
+                return Err(error);
+            }
+        }
+        let manifest = Manifest {
+            app,
+            step: 0,
+            created_ns: host::now_ns(),
+            host: host::name(),
+            note: String::new(),
+            parent: None,
+            parts: Vec::new(),
+        };
+        let finished = part.finish(Some(manifest.clone()))?;
+        if self.save.is_durable() {
+            self.repository.raise(None, &finished)?;
+        }
+        let state = self.append_together(&session, all, &finished, &manifest)?;
+        self.learn(&state);
+        Ok(state)
+    }
+
+    fn append_together(
+        &self,
+        session: &Session,
+        all: &[&Closed],
+        finished: &FinishedPart,
+        manifest: &Manifest,
+    ) -> Result<Arc<State>> {
+        let at = finished.manifest.ok_or_else(|| Error::corrupt("a part without its manifest"))?;
+        let count = all.len() as u64;
+        let entry = |closed: &Closed| {
+            let app = AppName::files();
+            let number = closed.named.node.number;
+            let new = self.repository.new_entry(&app, number, manifest, at, self.save.durability);
+            let bytes = closed.bytes.len() as u64;
+            // What all of them took, shared out.
+            CheckpointEntry { member_count: 1, bytes, written: finished.written / count, ..new }
+        };
+        let packs = || finished.part.references.iter().map(|reference| reference.pack.name);
+        let id = session.id();
+        self.repository.catalog.append(self.save.is_durable(), &mut |state| {
+            if !state.sessions().contains_key(&id) {
+                // It was appended, and only the answer was lost; or it was given up.
+                let is_there = |closed: &&Closed| state.tree().get(closed.named.node.number).is_some();
+                return match all.iter().all(is_there) {
+                    true => Ok(Vec::new()),
+                    false => state.session(id).map(|_| Vec::new()),
+                };
+            }
+            let mut names = BTreeMap::new();
+            for closed in all {
+                let mut named = closed.named.clone();
+                // What has no place any more is gone, as if it had been removed.
+                if !can_be_there(state, &named) {
+                    continue;
+                }
+                let version = Version { step: named.node.number, generation: 1 };
+                let kept = policy::kept(state, &named.node, named.parent);
+                let older =
+                    state.tree().find(named.parent, &named.name).map(|there| there.versions().to_vec());
+                let versions: Vec<Version> = older.into_iter().flatten().chain([version]).collect();
+                let surplus = versions.len().saturating_sub(kept.most);
+                named.node.body = Body::File(versions[surplus..].to_vec());
+                names.insert((named.parent, named.name.clone()), (entry(closed), named));
+            }
+            let (entries, names): (Vec<_>, Vec<_>) = names.into_values().unzip();
+            let publish = Op::Publish(id, entries, state.to_revive(packs()));
+            let names = names.into_iter().map(|named| Op::Name(Box::new(named)));
+            Ok([publish].into_iter().chain(names).collect())
+        })
+    }
+
+    /// What was stored need not be known here any more, unless somebody has it open.
+    fn let_go_of(&self, stored: &[(Closed, Arc<Writing>)], state: &Arc<State>) {
+        for (closed, writing) in stored {
+            let mut inner = writing.inner();
+            let named = state.tree().get(closed.named.node.number);
+            let version = named.and_then(|named| newest(state, &named.node));
+            let mut table = self.table();
+            if let Some(place) = inner.place.take()
+                && table.names.get(&place) == Some(&writing.number)
+            {
+                table.names.remove(&place);
+            }
+            let is_it = table.writing.get(&writing.number).is_some_and(|there| Arc::ptr_eq(there, writing));
+            if inner.opens == 0 && is_it {
+                table.writing.remove(&writing.number);
+            }
+            drop(table);
+            inner.is_removed |= version.is_none();
+            inner.published = version;
+            writing.waits.store(false, Ordering::Release);
+            drop(inner);
+            if let Err(fault) = self.complete_if_last(state, writing.number) {
+                tracing::error!("a step is not complete: {}", fault.into_error());
+            }
+        }
+    }
+}
+
+/// Whether there may be a file of that name.
+fn can_be_there(state: &State, named: &Named) -> bool {
+    let directory = state.tree().get(named.parent).is_some_and(|parent| parent.node.is_directory());
+    let is_free = state.tree().find(named.parent, &named.name).is_none_or(|there| !there.is_directory());
+    (named.parent == super::ROOT_NUMBER || directory) && is_free
+}

@@ -1,0 +1,191 @@
+//! Small files that were closed and are in no pack yet: kept in a file of the store, so that they survive the process of the mount.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use stdchk_catalog::tree::Named;
+use stdchk_engine::session::random_u64;
+use stdchk_object::Result;
+use stdchk_object::envelope::{self, Sort};
+use stdchk_object::error::Context;
+use stdchk_object::wire::{Reader, Writer};
+
+/// A file that was closed: its name, what it is like, and its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Closed {
+    /// The name, and all but the bytes. There is no version yet.
+    pub named: Named,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl Closed {
+    fn encode(&self) -> Vec<u8> {
+        let mut body = Writer::new();
+        self.named.encode(&mut body);
+        body.bytes(&self.bytes);
+        envelope::seal(Sort::Journal, &body.into_bytes())
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Closed> {
+        let mut reader = Reader::new(envelope::open(Sort::Journal, bytes)?, "closed file");
+        let closed = Closed { named: Named::decode(&mut reader)?, bytes: reader.bytes()?.to_vec() };
+        reader.finish()?;
+        Ok(closed)
+    }
+}
+
+/// A journal that is written. It goes with what it has, once that is stored.
+pub struct Journal {
+    file: File,
+    path: PathBuf,
+    /// Bytes that are whole.
+    len: u64,
+}
+
+impl Journal {
+    /// Begins one in a folder, which is made if it is not there. As long as it is open nobody else takes it for left over.
+    pub fn begin(folder: &Path) -> Result<Journal> {
+        let cannot = || format!("cannot begin a journal in {}", folder.display());
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).context(cannot)?;
+        let path = folder.join(format!("{:016x}", random_u64()?));
+        let file =
+            OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path).context(cannot)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(std::io::Error::from)
+            .context(cannot)?;
+        Ok(Journal { file, path, len: 0 })
+    }
+
+    /// Adds a file that was closed. After a failure it has what it had before.
+    pub fn add(&mut self, closed: &Closed) -> Result<()> {
+        let bytes = closed.encode();
+        let written = self.file.write_all(&bytes);
+        if written.is_err() {
+            let _ = self.file.set_len(self.len);
+        }
+        written.context(|| format!("cannot write {}", self.path.display()))?;
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Removes it: all that it has is stored.
+    pub fn remove(self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!("{} is left over: {error}", self.path.display());
+        }
+    }
+}
+
+/// A journal whose process is gone.
+pub struct LeftOver {
+    /// Who holds it is the only one who takes it over.
+    _file: File,
+    path: PathBuf,
+    /// What it has, in order.
+    pub closed: Vec<Closed>,
+}
+
+impl LeftOver {
+    /// Removes it: all that it has is stored.
+    pub fn remove(self) -> Result<()> {
+        fs::remove_file(&self.path).context(|| format!("cannot remove {}", self.path.display()))
+    }
+}
+
+/// The journals in a folder that nobody writes any more.
+pub fn left_over(folder: &Path) -> Result<Vec<LeftOver>> {
+    let cannot = |path: &Path| format!("cannot read {}", path.display());
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.context(|| cannot(folder))?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.context(|| cannot(folder))?.path();
+        let file = match File::open(&path) {
+            // Somebody else has taken it over.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            file => file.context(|| cannot(&path))?,
+        };
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() || !path.exists() {
+            continue;
+        }
+        let bytes = fs::read(&path).context(|| cannot(&path))?;
+        found.push(LeftOver { _file: file, path, closed: all_whole(&bytes) });
+    }
+    Ok(found)
+}
+
+/// What was written whole. Only the end may not be: then whoever wrote it was told of no success.
+fn all_whole(mut bytes: &[u8]) -> Vec<Closed> {
+    let mut all = Vec::new();
+    while let Some(len) = envelope::length(bytes).filter(|&len| len <= bytes.len()) {
+        let (one, rest) = bytes.split_at(len);
+        match Closed::decode(one) {
+            Ok(closed) => all.push(closed),
+            Err(error) => {
+                tracing::warn!("a file that was closed before the power went is lost: {error}");
+                break;
+            }
+        }
+        bytes = rest;
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stdchk_catalog::tree::{Body, Node, ROOT};
+
+    fn closed(name: &str) -> Closed {
+        let node = Node {
+            number: 7,
+            body: Body::File(Vec::new()),
+            mode: 0o644,
+            user: 1,
+            group: 2,
+            modified_ns: 3,
+            changed_ns: 4,
+            accessed_ns: 5,
+            notes: Vec::new(),
+        };
+        Closed {
+            named: Named { parent: ROOT, name: name.to_owned(), node },
+            bytes: name.as_bytes().repeat(100),
+        }
+    }
+
+    #[test]
+    fn what_was_closed_comes_back_when_the_process_is_gone() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = dir.path().join("journal");
+        assert!(left_over(&folder).expect("none").is_empty());
+        let mut journal = Journal::begin(&folder).expect("begun");
+        for name in ["a", "b"] {
+            journal.add(&closed(name)).expect("added");
+        }
+        assert!(left_over(&folder).expect("none").is_empty(), "it is written still");
+        let path = journal.path.clone();
+        drop(journal);
+        let found = left_over(&folder).expect("one");
+        assert_eq!(found[0].closed, [closed("a"), closed("b")]);
+        assert!(left_over(&folder).expect("none").is_empty(), "somebody has it");
+        drop(found);
+        // Cut off anywhere, it has what was whole.
+        let bytes = fs::read(&path).expect("bytes");
+        for len in 0..=bytes.len() {
+            let whole = all_whole(&bytes[..len]).len();
+            assert_eq!(whole, 2 * len / bytes.len(), "{len}");
+        }
+        for at in (0..bytes.len()).step_by(7) {
+            let mut wrong = bytes.clone();
+            wrong[at] ^= 1;
+            assert!(all_whole(&wrong).len() < 2, "{at}");
+        }
+    }
+}
