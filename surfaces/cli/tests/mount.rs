@@ -75,6 +75,20 @@ fn everyday_programs_work() {
         assert db.execute('pragma integrity_check').fetchone() == ('ok',)\n";
     std::fs::write(mounted.dir.path().join("try.py"), python).expect("a file");
     mounted.sh("python3 ../try.py");
+    // What is not installed here is not tried.
+    mounted.sh("command -v rsync > /dev/null || exit 0; rsync -a /usr/include/linux/ synced/; rsync -a --delete --checksum /usr/include/linux/ synced/; diff -r /usr/include/linux synced");
+    let python = "try: import numpy\n\
+        except ImportError: numpy = None\n\
+        if numpy:\n    \
+            a = numpy.arange(300000).reshape(100, -1); numpy.save('a.npy', a); numpy.savez('a.npz', a=a, b=a[1])\n    \
+            assert (numpy.load('a.npy', mmap_mode='r') == a).all() and (numpy.load('a.npz')['b'] == a[1]).all()\n\
+        try: import torch\n\
+        except ImportError: torch = None\n\
+        if torch:\n    \
+            state = {'w': torch.arange(100000.0), 'step': 3}; torch.save(state, 'model.pt')\n    \
+            back = torch.load('model.pt'); assert back['step'] == 3 and bool((back['w'] == state['w']).all())\n";
+    std::fs::write(mounted.dir.path().join("arrays.py"), python).expect("a file");
+    mounted.sh("python3 ../arrays.py");
     // All is there after it was unmounted, and mounted again.
     let before = mounted.sh("find . -type f -exec sha256sum {} + | sort");
     mounted.umount();
@@ -195,20 +209,68 @@ fn files_of_a_step_are_one_checkpoint_when_all_nodes_have_closed_theirs() {
     mounted.sh("diff -r run/.steps/7/$(ls run/.steps/7) ../state; cp -r run/.steps/7 run/copy; find run/.steps | wc -l");
 }
 
+/// A suite of others for the bytes of a file, on a mount.
+fn try_bytes(fsx: &Path, mounted: &Mounted, seeds: u64, operations: &str) {
+    for seed in 0..seeds {
+        let file = mounted.root().join(format!("fsx{seed}"));
+        let mut command = Command::new(fsx);
+        command.args(["-N", operations, "-S", &seed.to_string(), "-P"]).arg(mounted.dir.path()).arg(file);
+        let output = command.output().expect("fsx");
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(output.status.success() && said.contains("A-OK"), "seed {seed}: {said}{}", mounted.log());
+    }
+}
+
+/// Writes at random, in several ways and by several threads, of which each byte is checked.
+fn try_random_writes(mounted: &Mounted) {
+    for engine in ["psync", "libaio"] {
+        let mut command = Command::new("fio");
+        let root = format!("--directory={}", mounted.root().display());
+        let engine = format!("--ioengine={engine}");
+        command.args([
+            "--name=f",
+            "--rw=randrw",
+            "--bsrange=1k-96k",
+            "--size=12m",
+            "--numjobs=2",
+            "--iodepth=8",
+        ]);
+        command.args([
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--do_verify=1",
+            "--fsync=40",
+            "--group_reporting",
+        ]);
+        let Ok(output) = command.args([root, engine]).current_dir(mounted.dir.path()).output() else {
+            return eprintln!("not tested: fio is not installed here");
+        };
+        assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+        mounted.sh("rm f.*");
+    }
+}
+
 #[test]
 fn a_suite_for_files_of_others_finds_nothing() {
     let Some(fsx) = tool("fsx").filter(|_| can_mount()) else { return };
     let mounted = Mounted::new(&["--durability", "staged"]);
     let (seeds, operations) =
         if std::env::var_os("STDCHK_TEST_LONG").is_some() { (20, "20000") } else { (3, "2000") };
-    for seed in 0..seeds {
-        let file = mounted.root().join(format!("fsx{seed}"));
-        let mut command = Command::new(&fsx);
-        command.args(["-N", operations, "-S", &seed.to_string(), "-P"]).arg(mounted.dir.path()).arg(file);
-        let output = command.output().expect("fsx");
-        let said = text(&output.stdout) + &text(&output.stderr);
-        assert!(output.status.success() && said.contains("A-OK"), "seed {seed}: {said}{}", mounted.log());
-    }
+    try_bytes(&fsx, &mounted, seeds, operations);
+    try_random_writes(&mounted);
+}
+
+#[test]
+fn suites_of_others_find_nothing_on_a_pool() {
+    let Some((fsx, names)) = tool("fsx").zip(tool("pjdfstest")).filter(|_| can_mount()) else { return };
+    let pool = Pool::start(&["--replicas", "2"]);
+    let lenders: Vec<_> = (1..=2).map(|host| pool.join(host, &["--memory", "512MiB"])).collect();
+    let mounted = Mounted::of_pool(&pool, &["--allow-other"]);
+    try_bytes(&fsx, &mounted, 1, "1000");
+    try_random_writes(&mounted);
+    try_names(&names, &mounted);
+    mounted.umount();
+    drop(lenders);
 }
 
 /// What the suite for names wants that a mount does not do: docs/MOUNT.md says why.
@@ -224,11 +286,15 @@ const NOT_DONE: [&str; 6] = [
 #[test]
 fn a_suite_for_names_of_others_finds_only_what_is_known() {
     let Some(suite) = tool("pjdfstest").filter(|_| can_mount()) else { return };
+    try_names(&suite, &Mounted::new(&["--durability", "staged", "--allow-other"]));
+}
+
+/// A suite of others for names and what can be said of files, on a mount.
+fn try_names(suite: &Path, mounted: &Mounted) {
     if !Command::new("id").arg("-u").output().is_ok_and(|id| text(&id.stdout).trim() == "0") {
         eprintln!("not tested: the suite wants to be root");
         return;
     }
-    let mounted = Mounted::new(&["--durability", "staged", "--allow-other"]);
     // Others must reach it.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(mounted.dir.path(), open).expect("ours");
@@ -310,7 +376,7 @@ fn a_full_store_says_so_and_keeps_what_was_there() {
         eprintln!("not tested: tmpfs cannot be mounted here");
         return;
     }
-    let mounted = Mounted { store: small.join("store").display().to_string(), dir };
+    let mounted = Mounted { store: small.join("store").display().to_string(), dir, key: None };
     mounted.mount(&[]);
     std::fs::write(mounted.dir.path().join("in"), Random::new(1).bytes(6 << 20)).expect("a file");
     std::fs::write(mounted.dir.path().join("large"), Random::new(2).bytes(60 << 20)).expect("a file");

@@ -119,7 +119,12 @@ impl Operations {
             return self.open_shown(number, flags);
         }
         if flags.acc_mode() == OpenAccMode::O_RDONLY {
-            let opened = by_number(self.files.open_to_read(number))?;
+            let mut opened = by_number(self.files.open_to_read(number))?;
+            if opened.is_none() && self.files.writing(number).is_none() {
+                // It may have been stored between two looks.
+                self.files.close_reader(number);
+                opened = by_number(self.files.open_to_read(number))?;
+            }
             return Ok(self.handles.add(match (opened, self.files.writing(number)) {
                 (None, Some(writing)) => {
                     self.files.close_reader(number);

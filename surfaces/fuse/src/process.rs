@@ -9,7 +9,7 @@ const O_ACCMODE: u32 = 3;
 const O_RDONLY: u32 = 0;
 
 /// With more files open than these a process is not asked which they are.
-const FILES_MAX: usize = 1024;
+const FILES_MAX: usize = 1 << 14;
 
 /// The process of a thread: who opens a file in one thread may close it in another.
 pub fn process_of(thread: u32) -> u32 {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use rustix::process::{getgid, getuid};
 use stdchk::CheckpointEntry;
 use stdchk::files::{Entry, Fault, Files, Inside, Opened, Outcome, Sort};
 
@@ -123,9 +124,10 @@ impl Showcase {
                         Entry { sort: Sort::Link, len: target.len() as u64, mode: 0o777, links: 1, ..below }
                     }
                     Inside::File(len, mode, modified_ns) => {
-                        // Who may list the directory may read what it is about.
-                        let mode = (mode & 0o555) | (below.mode & 0o444);
-                        Entry { sort: Sort::File, len, mode, modified_ns, links: 1, ..below }
+                        // Whose it was nobody knows: it is as if whoever mounted it had saved it.
+                        let (user, group) = (getuid().as_raw(), getgid().as_raw());
+                        let mode = mode & 0o555;
+                        Entry { sort: Sort::File, len, mode, user, group, modified_ns, links: 1, ..below }
                     }
                 }
             }

@@ -152,7 +152,7 @@ impl State {
     }
 
     /// Whether names that are changed together cannot meet: each is checked against the state before the record. Several may only be those of files
-    /// that are new, in different places.
+    /// that are new, or stay where they are, in different places.
     fn are_apart(&self, ops: &[Op]) -> bool {
         let names = || ops.iter().filter(|op| matches!(op, Op::Name(_) | Op::Unname(..)));
         if names().nth(1).is_none() {
@@ -161,8 +161,10 @@ impl State {
         let (mut places, mut numbers) = (HashSet::new(), HashSet::new());
         names().all(|op| match op {
             Op::Name(named) => {
-                let is_new =
-                    matches!(named.node.body, Body::File(_)) && self.tree.get(named.node.number).is_none();
+                let there = self.tree.get(named.node.number);
+                let stays =
+                    there.is_none_or(|there| (there.parent, &there.name) == (named.parent, &named.name));
+                let is_new = matches!(named.node.body, Body::File(_)) && stays;
                 is_new && places.insert((named.parent, &named.name)) && numbers.insert(named.node.number)
             }
             _ => false,

@@ -1,6 +1,6 @@
 //! Changing names and what they lead to.
 
-use stdchk_catalog::tree::{self, Body, Named, Node, ROOT, Special, TARGET_BYTES_MAX};
+use stdchk_catalog::tree::{self, Body, NOTES_BYTES_MAX, Named, Node, ROOT, Special, TARGET_BYTES_MAX};
 use stdchk_catalog::{Op, State};
 use stdchk_object::{Error, Kind};
 
@@ -141,9 +141,9 @@ impl Files {
     /// Removes the name of anything but a directory, with all versions. Who has it open goes on.
     pub fn remove(&self, parent: u64, name: &str) -> Outcome<()> {
         self.check_writable()?;
-        self.gather_named(parent, name)?;
+        self.withdraw(parent, name)?;
         // A new file may hide one that is there.
-        let was_new = self.forget_new(parent, name);
+        let was_new = self.forget_new(parent, name)?;
         let number = self.change(|state| match state.tree().find(parent, name) {
             None if was_new => Ok((Vec::new(), None)),
             None => Err(Fault::Missing),
@@ -178,19 +178,19 @@ impl Files {
     }
 
     /// Forgets the name of a file that nobody else knows; whether there was one.
-    fn forget_new(&self, parent: u64, name: &str) -> bool {
+    fn forget_new(&self, parent: u64, name: &str) -> Outcome<bool> {
         let writing = {
             let mut table = self.table();
             let number = table.names.remove(&(parent, name.to_owned()));
             number.and_then(|number| table.writing.get(&number).cloned())
         };
-        let Some(writing) = writing else { return false };
+        let Some(writing) = writing else { return Ok(false) };
         self.touch(parent);
-        let mut inner = writing.inner();
+        let mut inner = self.settled(&writing)?;
         // It may have come to be known just now.
         let was_new = inner.place.take().is_some();
         inner.is_removed |= was_new;
-        was_new
+        Ok(was_new)
     }
 
     fn note_removed(&self, number: u64) {
@@ -239,7 +239,7 @@ impl Files {
             tree_allows(state, &named)?;
             Ok((vec![Op::Name(Box::new(named))], replaced))
         })?;
-        self.forget_new(to.0, to.1);
+        self.forget_new(to.0, to.1)?;
         if let Some(number) = replaced {
             self.note_removed(number);
         }
@@ -259,9 +259,9 @@ impl Files {
         if let Some(there) = there {
             self.note_removed(there.number);
         }
-        self.forget_new(to.0, to.1);
+        self.forget_new(to.0, to.1)?;
         let Some(writing) = self.table().writing.get(&number).cloned() else { return Ok(false) };
-        let mut inner = writing.inner();
+        let mut inner = self.settled(&writing)?;
         if inner.place.is_none() {
             return Ok(false);
         }
@@ -298,7 +298,7 @@ impl Files {
             table.writing.get(&number).cloned()
         };
         if let Some(writing) = writing {
-            let mut inner = writing.inner();
+            let mut inner = self.settled(&writing)?;
             attributes.put_on(&mut inner.node);
             if inner.place.is_some() || inner.is_removed {
                 return Ok(());
@@ -356,7 +356,8 @@ impl Files {
             node.notes.retain(|(known, _)| known != name);
             node.notes.extend(value.map(|value| (name.to_owned(), value.to_owned())));
             node.changed_ns = now();
-            Ok(())
+            let bytes: usize = node.notes.iter().map(|(name, value)| name.len() + value.len()).sum();
+            if bytes > NOTES_BYTES_MAX { Err(Fault::Invalid) } else { Ok(()) }
         };
         self.check_writable()?;
         self.gather_if(number)?;
@@ -367,7 +368,7 @@ impl Files {
         }
         let writing = self.table().writing.get(&number).cloned();
         if let Some(writing) = writing {
-            let mut inner = writing.inner();
+            let mut inner = self.settled(&writing)?;
             if inner.place.is_some() {
                 return put(&mut inner.node);
             }

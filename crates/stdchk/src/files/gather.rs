@@ -5,8 +5,8 @@
 //! written, then what waits.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use stdchk_catalog::tree::{Body, Named, Version};
@@ -24,6 +24,7 @@ use super::policy;
 use super::writing::{Inner, Writing};
 use super::{Files, locked, newest};
 use crate::host;
+use crate::naming::{Conventional, by_convention};
 
 /// Longer files are stored by themselves.
 const SMALL: u64 = 64 << 10;
@@ -42,6 +43,8 @@ const WAITING_PART: usize = 8;
 pub(super) struct Waiting {
     /// None before anything waits.
     journal: Option<Journal>,
+    /// Others that have some of what waits.
+    older: Vec<Journal>,
     closed: Vec<(Closed, Arc<Writing>)>,
     /// Their bytes.
     bytes: usize,
@@ -51,10 +54,11 @@ pub(super) struct Waiting {
 
 impl Files {
     /// Whether a file that is closed may wait for others: it is new, small, whole in memory, and only has to survive this process.
-    fn may_wait(&self, inner: &Inner) -> bool {
+    fn may_wait(&self, writing: &Writing, inner: &Inner) -> bool {
         let layers = &inner.layers;
         self.save.durability == Durability::Staged
             && inner.place.is_some()
+            && !writing.waits.load(Ordering::Acquire)
             && inner.is_plain()
             && layers.base.is_none()
             && layers.len <= SMALL
@@ -62,13 +66,18 @@ impl Files {
 
     /// Takes in a file that is closed; whether it did.
     pub(super) fn let_wait(&self, writing: &Arc<Writing>, inner: &mut Inner) -> Result<bool> {
-        let Some((parent, name)) = inner.place.clone().filter(|_| self.may_wait(inner)) else {
+        let Some((parent, name)) = inner.place.clone().filter(|_| self.may_wait(writing, inner)) else {
             return Ok(false);
         };
         let Some(folder) = self.repository.journal() else { return Ok(false) };
         let node = stdchk_catalog::tree::Node { body: Body::File(Vec::new()), ..inner.node.clone() };
         let bytes = inner.layers.read(0, inner.layers.len as usize)?;
         let closed = Closed { named: Named { parent, name, node }, bytes };
+        // What the catalog would refuse is told who closes it.
+        let state = self.state()?;
+        if !can_be_there(&state, &closed.named) || self.has_others(&state) {
+            return Ok(false);
+        }
         let mut waiting = locked(&self.waiting);
         let is_full = waiting.closed.len() >= WAITING || waiting.bytes > self.save.memory / WAITING_PART;
         if waiting.is_off || is_full {
@@ -118,13 +127,15 @@ impl Files {
     pub fn gather(&self) -> Result<()> {
         let _turn = locked(&self.gathering);
         loop {
-            let (journal, batch) = {
+            let (mut journals, batch) = {
                 let mut waiting = locked(&self.waiting);
                 waiting.bytes = 0;
-                (waiting.journal.take(), std::mem::take(&mut waiting.closed))
+                let journals: Vec<Journal> = waiting.journal.take().into_iter().collect();
+                let older = std::mem::take(&mut waiting.older);
+                (journals.into_iter().chain(older).collect::<Vec<_>>(), std::mem::take(&mut waiting.closed))
             };
             if batch.is_empty() {
-                journal.into_iter().for_each(Journal::remove);
+                journals.into_iter().for_each(Journal::remove);
                 return Ok(());
             }
             let mut stored = Ok(());
@@ -132,35 +143,62 @@ impl Files {
                 let closed: Vec<&Closed> = together.iter().map(|(closed, _)| closed).collect();
                 stored = stored.and_then(|()| {
                     let state = self.store_together(&closed)?;
+                    let numbers: Vec<u64> = closed.iter().map(|closed| closed.named.node.number).collect();
+                    // Before anybody can remove them.
+                    journals.iter_mut().for_each(|journal| _ = journal.done(&numbers));
                     self.let_go_of(together, &state);
                     Ok(())
                 });
             }
             if let Err(error) = stored {
-                self.wait_again(journal, batch);
+                self.wait_again(journals, batch);
                 return Err(error);
             }
-            journal.into_iter().for_each(Journal::remove);
+            journals.into_iter().for_each(Journal::remove);
         }
     }
 
-    /// Has what could not be stored wait again, with its journal; what came meanwhile goes there, too.
-    fn wait_again(&self, journal: Option<Journal>, mut batch: Vec<(Closed, Arc<Writing>)>) {
+    /// Has what could not be stored wait again, with its journals.
+    fn wait_again(&self, journals: Vec<Journal>, mut batch: Vec<(Closed, Arc<Writing>)>) {
         batch.retain(|(_, writing)| writing.waits.load(Ordering::Acquire));
         let mut waiting = locked(&self.waiting);
-        let came = std::mem::take(&mut waiting.closed);
-        let newer = std::mem::replace(&mut waiting.journal, journal);
-        let journal = waiting.journal.as_mut();
-        let moved = journal.is_some_and(|journal| came.iter().all(|(closed, _)| journal.add(closed).is_ok()));
-        match newer {
-            Some(newer) if moved => newer.remove(),
-            // It stays, and is found when the store is mounted again; and what it has is stored all the same.
-            Some(newer) => drop(newer),
-            None => {}
-        }
-        batch.extend(came);
+        waiting.older.extend(journals);
+        batch.append(&mut waiting.closed);
         waiting.bytes = batch.iter().map(|(closed, _)| closed.bytes.len()).sum();
         waiting.closed = batch;
+    }
+
+    /// Takes a file of that name out of those that wait: it is wanted no more.
+    pub(super) fn withdraw(&self, parent: u64, name: &str) -> Outcome<()> {
+        let number = self.table().names.get(&(parent, name.to_owned())).copied();
+        let Some(writing) = number.and_then(|number| self.writing(number)) else { return Ok(()) };
+        let _turn = locked(&self.gathering);
+        let inner = writing.inner();
+        if !writing.waits.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut waiting = locked(&self.waiting);
+        let Waiting { journal, older, closed, .. } = &mut *waiting;
+        journal.iter_mut().chain(older).try_for_each(|journal| journal.done(&[writing.number]))?;
+        closed.retain(|(_, there)| !Arc::ptr_eq(there, &writing));
+        drop(waiting);
+        writing.waits.store(false, Ordering::Release);
+        if inner.opens == 0 {
+            self.table().writing.remove(&writing.number);
+        }
+        Ok(())
+    }
+
+    /// What a file is like that is being written; one that waits is gathered first.
+    pub(super) fn settled<'w>(&self, writing: &'w Writing) -> Outcome<MutexGuard<'w, Inner>> {
+        loop {
+            let inner = writing.inner();
+            if !writing.waits.load(Ordering::Acquire) {
+                return Ok(inner);
+            }
+            drop(inner);
+            self.gather()?;
+        }
     }
 
     /// Gathers first what waits if a file is among it, since something else is to be done with that.
@@ -180,19 +218,24 @@ impl Files {
     /// Makes versions of what mounts left in their journals that are gone.
     pub(super) fn gather_left_over(&self) -> Result<()> {
         let Some(folder) = self.repository.journal() else { return Ok(()) };
+        let mut failed = Ok(());
         for left in left_over(&folder)? {
-            for together in left.closed.chunks(TOGETHER) {
+            // One that cannot be stored is no reason to leave the others.
+            let stored = left.closed.chunks(TOGETHER).try_for_each(|together| {
                 let there = self.newest_state()?;
                 let is_new = |closed: &&Closed| there.tree().get(closed.named.node.number).is_none();
-                let new: Vec<&Closed> = together.iter().filter(is_new).collect();
+                let new: BTreeMap<u64, &Closed> =
+                    together.iter().filter(is_new).map(|closed| (closed.named.node.number, closed)).collect();
+                let new: Vec<&Closed> = new.into_values().collect();
                 if !new.is_empty() {
                     self.store_together(&new)?;
-                    tracing::info!("{} files that were closed before the mount ended are stored", new.len());
+                    tracing::info!("{} files that were closed before a mount ended are stored", new.len());
                 }
-            }
-            left.remove()?;
+                Ok(())
+            });
+            failed = failed.and(stored.and_then(|()| left.remove()));
         }
-        Ok(())
+        failed
     }
 
     /// Stores files in one part, and makes versions of them in one record.
@@ -258,19 +301,12 @@ impl Files {
             }
             let mut names = BTreeMap::new();
             for closed in all {
-                let mut named = closed.named.clone();
-                // What has no place any more is gone, as if it had been removed.
-                if !can_be_there(state, &named) {
-                    continue;
+                match named_with_version(state, closed) {
+                    Some(named) => {
+                        _ = names.insert((named.parent, named.name.clone()), (entry(closed), named))
+                    }
+                    None => tracing::error!("{:?} cannot be there any more, and is lost", closed.named.name),
                 }
-                let version = Version { step: named.node.number, generation: 1 };
-                let kept = policy::kept(state, &named.node, named.parent);
-                let older =
-                    state.tree().find(named.parent, &named.name).map(|there| there.versions().to_vec());
-                let versions: Vec<Version> = older.into_iter().flatten().chain([version]).collect();
-                let surplus = versions.len().saturating_sub(kept.most);
-                named.node.body = Body::File(versions[surplus..].to_vec());
-                names.insert((named.parent, named.name.clone()), (entry(closed), named));
             }
             let (entries, names): (Vec<_>, Vec<_>) = names.into_values().unzip();
             let publish = Op::Publish(id, entries, state.to_revive(packs()));
@@ -281,10 +317,14 @@ impl Files {
 
     /// What was stored need not be known here any more, unless somebody has it open.
     fn let_go_of(&self, stored: &[(Closed, Arc<Writing>)], state: &Arc<State>) {
+        let mut steps = BTreeMap::new();
         for (closed, writing) in stored {
+            let Named { parent, name, node } = &closed.named;
             let mut inner = writing.inner();
-            let named = state.tree().get(closed.named.node.number);
-            let version = named.and_then(|named| newest(state, &named.node));
+            let there = state.tree().get(node.number).map(|named| &named.node);
+            let there = there.or_else(|| state.tree().find(*parent, name));
+            let version = there.and_then(|node| newest(state, node));
+            inner.target = there.map_or(inner.target, |node| node.number);
             let mut table = self.table();
             if let Some(place) = inner.place.take()
                 && table.names.get(&place) == Some(&writing.number)
@@ -299,17 +339,41 @@ impl Files {
             inner.is_removed |= version.is_none();
             inner.published = version;
             writing.waits.store(false, Ordering::Release);
-            drop(inner);
-            if let Err(fault) = self.complete_if_last(state, writing.number) {
+            if let Ok(Conventional { app, step, .. }) = by_convention(name) {
+                steps.insert((*parent, app, step), inner.target);
+            }
+        }
+        for number in steps.into_values() {
+            if let Err(fault) = self.complete_if_last(state, number) {
                 tracing::error!("a step is not complete: {}", fault.into_error());
             }
         }
     }
 }
 
+/// What leads to a file that was closed, with its version; none where there can be no such file.
+fn named_with_version(state: &State, closed: &Closed) -> Option<Named> {
+    let new = &closed.named;
+    if !can_be_there(state, new) {
+        return None;
+    }
+    let there = state.tree().find(new.parent, &new.name);
+    let mut named = Named { node: there.unwrap_or(&new.node).clone(), ..new.clone() };
+    let kept = policy::kept(state, &named.node, named.parent);
+    let is_newest = there.is_none_or(|there| there.modified_ns <= new.node.modified_ns);
+    let Body::File(versions) = &mut named.node.body else { return None };
+    let version = Version { step: new.node.number, generation: 1 };
+    // What was written there since stays the newest.
+    versions.insert(if is_newest { versions.len() } else { versions.len().saturating_sub(1) }, version);
+    versions.drain(..versions.len().saturating_sub(kept.most));
+    if is_newest {
+        (named.node.modified_ns, named.node.changed_ns) = (new.node.modified_ns, new.node.changed_ns);
+    }
+    named.node.versions().contains(&version).then_some(named)
+}
+
 /// Whether there may be a file of that name.
 fn can_be_there(state: &State, named: &Named) -> bool {
-    let directory = state.tree().get(named.parent).is_some_and(|parent| parent.node.is_directory());
     let is_free = state.tree().find(named.parent, &named.name).is_none_or(|there| !there.is_directory());
-    (named.parent == super::ROOT_NUMBER || directory) && is_free
+    is_free && state.check(&Op::Name(Box::new(named.clone()))).is_ok()
 }

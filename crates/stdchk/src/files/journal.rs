@@ -22,19 +22,42 @@ pub struct Closed {
     pub bytes: Vec<u8>,
 }
 
+/// What a journal says, one after the other.
+enum Entry {
+    Closed(Closed),
+    /// The files of these numbers are stored, or are wanted no more.
+    Done(Vec<u64>),
+}
+
 impl Closed {
     fn encode(&self) -> Vec<u8> {
         let mut body = Writer::new();
+        body.u8(1);
         self.named.encode(&mut body);
         body.bytes(&self.bytes);
         envelope::seal(Sort::Journal, &body.into_bytes())
     }
+}
 
-    fn decode(bytes: &[u8]) -> Result<Closed> {
+fn encode_done(numbers: &[u64]) -> Vec<u8> {
+    let mut body = Writer::new();
+    body.u8(2);
+    body.varint(numbers.len() as u64);
+    numbers.iter().for_each(|number| body.u64(*number));
+    envelope::seal(Sort::Journal, &body.into_bytes())
+}
+
+impl Entry {
+    fn decode(bytes: &[u8]) -> Result<Entry> {
         let mut reader = Reader::new(envelope::open(Sort::Journal, bytes)?, "closed file");
-        let closed = Closed { named: Named::decode(&mut reader)?, bytes: reader.bytes()?.to_vec() };
+        let r = &mut reader;
+        let entry = match r.u8()? {
+            1 => Entry::Closed(Closed { named: Named::decode(r)?, bytes: r.bytes()?.to_vec() }),
+            2 => Entry::Done((0..r.count(8)?).map(|_| r.u64()).collect::<Result<_>>()?),
+            _ => return Err(r.corrupt("neither a file nor that files are done")),
+        };
         reader.finish()?;
-        Ok(closed)
+        Ok(entry)
     }
 }
 
@@ -62,7 +85,15 @@ impl Journal {
 
     /// Adds a file that was closed. After a failure it has what it had before.
     pub fn add(&mut self, closed: &Closed) -> Result<()> {
-        let bytes = closed.encode();
+        self.append(closed.encode())
+    }
+
+    /// Notes that files are stored, or are wanted no more: from now on nobody takes them for left over.
+    pub fn done(&mut self, numbers: &[u64]) -> Result<()> {
+        self.append(encode_done(numbers))
+    }
+
+    fn append(&mut self, bytes: Vec<u8>) -> Result<()> {
         let written = self.file.write_all(&bytes);
         if written.is_err() {
             let _ = self.file.set_len(self.len);
@@ -106,15 +137,12 @@ pub fn left_over(folder: &Path) -> Result<Vec<LeftOver>> {
     let mut found = Vec::new();
     for entry in entries {
         let path = entry.context(|| cannot(folder))?.path();
-        let file = match File::open(&path) {
-            // Somebody else has taken it over.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            file => file.context(|| cannot(&path))?,
-        };
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() || !path.exists() {
-            continue;
-        }
-        let bytes = fs::read(&path).context(|| cannot(&path))?;
+        let taken = File::open(&path).and_then(|file| {
+            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            Ok((file, fs::read(&path)?))
+        });
+        // Somebody writes it still, or has taken it over.
+        let Ok((file, bytes)) = taken else { continue };
         found.push(LeftOver { _file: file, path, closed: all_whole(&bytes) });
     }
     Ok(found)
@@ -122,11 +150,14 @@ pub fn left_over(folder: &Path) -> Result<Vec<LeftOver>> {
 
 /// What was written whole. Only the end may not be: then whoever wrote it was told of no success.
 fn all_whole(mut bytes: &[u8]) -> Vec<Closed> {
-    let mut all = Vec::new();
+    let mut all: Vec<Closed> = Vec::new();
     while let Some(len) = envelope::length(bytes).filter(|&len| len <= bytes.len()) {
         let (one, rest) = bytes.split_at(len);
-        match Closed::decode(one) {
-            Ok(closed) => all.push(closed),
+        match Entry::decode(one) {
+            Ok(Entry::Closed(closed)) => all.push(closed),
+            Ok(Entry::Done(numbers)) => {
+                all.retain(|closed: &Closed| !numbers.contains(&closed.named.node.number))
+            }
             Err(error) => {
                 tracing::warn!("a file that was closed before the power went is lost: {error}");
                 break;
@@ -142,9 +173,9 @@ mod tests {
     use super::*;
     use stdchk_catalog::tree::{Body, Node, ROOT};
 
-    fn closed(name: &str) -> Closed {
+    fn closed(name: &str, number: u64) -> Closed {
         let node = Node {
-            number: 7,
+            number,
             body: Body::File(Vec::new()),
             mode: 0o644,
             user: 1,
@@ -166,26 +197,32 @@ mod tests {
         let folder = dir.path().join("journal");
         assert!(left_over(&folder).expect("none").is_empty());
         let mut journal = Journal::begin(&folder).expect("begun");
-        for name in ["a", "b"] {
-            journal.add(&closed(name)).expect("added");
+        for (name, number) in [("a", 7), ("b", 8), ("gone", 9)] {
+            journal.add(&closed(name, number)).expect("added");
         }
+        journal.done(&[9]).expect("added");
         assert!(left_over(&folder).expect("none").is_empty(), "it is written still");
         let path = journal.path.clone();
         drop(journal);
         let found = left_over(&folder).expect("one");
-        assert_eq!(found[0].closed, [closed("a"), closed("b")]);
+        assert_eq!(found[0].closed, [closed("a", 7), closed("b", 8)]);
         assert!(left_over(&folder).expect("none").is_empty(), "somebody has it");
         drop(found);
         // Cut off anywhere, it has what was whole.
         let bytes = fs::read(&path).expect("bytes");
-        for len in 0..=bytes.len() {
-            let whole = all_whole(&bytes[..len]).len();
-            assert_eq!(whole, 2 * len / bytes.len(), "{len}");
+        let mut most = 0;
+        for len in 0..bytes.len() {
+            let whole = all_whole(&bytes[..len]);
+            assert!(whole.len() >= most, "{len}");
+            most = whole.len();
+            assert_eq!(whole, [closed("a", 7), closed("b", 8), closed("gone", 9)][..most], "{len}");
         }
+        assert_eq!(most, 3);
         for at in (0..bytes.len()).step_by(7) {
             let mut wrong = bytes.clone();
             wrong[at] ^= 1;
-            assert!(all_whole(&wrong).len() < 2, "{at}");
+            let whole = all_whole(&wrong);
+            assert_eq!(whole, [closed("a", 7), closed("b", 8), closed("gone", 9)][..whole.len()], "{at}");
         }
     }
 }

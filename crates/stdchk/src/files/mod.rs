@@ -313,6 +313,11 @@ impl Files {
             tracing::debug!("other mounts cannot be told of this one: {error}");
         }
         self.give_up_the_dead();
+        if !self.is_read_only
+            && let Err(error) = self.gather_left_over()
+        {
+            tracing::debug!("small files that were closed before cannot be stored yet: {error}");
+        }
         let mut pin = locked(&self.pin);
         if pin.as_ref().is_some_and(|pin| pin.since.elapsed() > PIN) {
             self.let_go();
@@ -704,7 +709,11 @@ impl Files {
                 table.names.remove(&place);
             }
             drop(table);
-            inner.give_up();
+            // Who reads it by what was written goes on with that.
+            match inner.published {
+                Some(_) => inner.let_go(),
+                None => inner.give_up(),
+            }
         }
         published
     }

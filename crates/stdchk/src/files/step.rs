@@ -70,8 +70,12 @@ impl Step {
     }
 }
 
-/// The applications that a directory is about.
+/// The applications that a directory is about, if it belongs to whoever mounted it: who may make a directory may not read what others saved.
 fn apps(state: &State, directory: u64) -> BTreeSet<AppName> {
+    let owner = state.tree().get(directory).map(|named| named.node.user);
+    if owner.is_some_and(|owner| owner != rustix::process::getuid().as_raw()) {
+        return BTreeSet::new();
+    }
     let of_files =
         state.tree().list(directory, "").filter_map(|named| Some(by_convention(&named.name).ok()?.app));
     let own = state.tree().get(directory).filter(|_| directory != ROOT);

@@ -22,11 +22,13 @@ pub(super) struct Collected {
     number: u64,
     /// Whether something was removed here since.
     pub is_due: bool,
+    /// The record after which policies of applications acted last, and when.
+    pruned: Option<(u64, Instant)>,
 }
 
 impl Default for Collected {
     fn default() -> Collected {
-        Collected { at: Instant::now(), number: 0, is_due: false }
+        Collected { at: Instant::now(), number: 0, is_due: false, pruned: None }
     }
 }
 
@@ -51,10 +53,15 @@ impl Files {
             tracing::warn!("old files cannot be removed: {}", fault.into_error());
         }
         let ground = self.repository.ground();
-        if state.apps().values().any(|app| app.policy.drops())
-            && !stdchk_upkeep::prune(&ground, None, now())?.dropped.is_empty()
-        {
-            locked(&self.collected).is_due = true;
+        let is_old = locked(&self.collected)
+            .pruned
+            .is_none_or(|(number, at)| number != state.number() || at.elapsed() > COLLECTED_SOON);
+        if is_old && state.apps().values().any(|app| app.policy.drops()) {
+            match stdchk_upkeep::prune(&ground, None, now()) {
+                Ok(done) => locked(&self.collected).is_due |= !done.dropped.is_empty(),
+                Err(error) => tracing::warn!("policies of applications cannot act: {error}"),
+            }
+            locked(&self.collected).pruned = Some((self.newest_state()?.number(), Instant::now()));
         }
         let number = self.newest_state()?.number();
         let is_due = {
@@ -63,7 +70,10 @@ impl Files {
             collected.at.elapsed() > pause && (collected.is_due || collected.number != number)
         };
         if is_due {
-            *locked(&self.collected) = Collected { at: Instant::now(), number, is_due: false };
+            {
+                let mut collected = locked(&self.collected);
+                (collected.at, collected.number, collected.is_due) = (Instant::now(), number, false);
+            }
             let done = stdchk_upkeep::collect(&ground, true)?;
             tracing::debug!("{} packs were removed that nobody needs", done.removed.len());
             locked(&self.collected).number = self.newest_state()?.number();
@@ -88,6 +98,11 @@ impl Files {
             }
         }
         for named in files() {
+            // Who writes it makes it new.
+            let number = named.node.number;
+            if state.shared(number).is_some() || self.writing(number).is_some() {
+                continue;
+            }
             let Some(age) = policy::kept(state, &named.node, named.parent).age else { continue };
             let oldest_ns = now().saturating_sub(i64::try_from(age.as_nanos()).unwrap_or(i64::MAX));
             let is_last = last.get(&named.parent).is_some_and(|last| is_of_same_step(last, named));
@@ -102,6 +117,10 @@ impl Files {
     /// Unless the file has changed since it was looked at.
     fn carry_out(&self, old: &Named, purge: &Purge) -> Outcome<()> {
         self.change(|state| {
+            let number = old.node.number;
+            if state.shared(number).is_some() || self.writing(number).is_some() {
+                return Ok((Vec::new(), ()));
+            }
             let same = state
                 .tree()
                 .get(old.node.number)

@@ -376,8 +376,13 @@ impl Inner {
 
     /// Forgets what was written; the store forgets it with its next collection at the latest.
     pub fn give_up(&mut self) {
-        self.stream.take().into_iter().for_each(Stream::abandon);
         self.layers = Layered::default();
+        self.let_go();
+    }
+
+    /// The same, but for what can be read.
+    pub fn let_go(&mut self) {
+        self.stream.take().into_iter().for_each(Stream::abandon);
         self.session = None;
         self.joined = None;
         self.is_dirty = false;

@@ -12,20 +12,31 @@ use super::pools::Pool;
 pub struct Mounted {
     pub dir: tempfile::TempDir,
     pub store: String,
+    /// The key, if it is a pool.
+    pub key: Option<PathBuf>,
 }
 
 impl Mounted {
     pub fn new(options: &[&str]) -> Mounted {
         let dir = tempfile::tempdir().expect("a directory");
         let store = dir.path().join("store").display().to_string();
-        let mounted = Mounted { dir, store };
+        let mounted = Mounted { dir, store, key: None };
         mounted.mount(options);
         mounted
     }
 
     /// Another mount of a store.
     pub fn of(store: &str, options: &[&str]) -> Mounted {
-        let mounted = Mounted { dir: tempfile::tempdir().expect("a directory"), store: store.to_owned() };
+        let dir = tempfile::tempdir().expect("a directory");
+        let mounted = Mounted { dir, store: store.to_owned(), key: None };
+        mounted.mount(options);
+        mounted
+    }
+
+    /// A mount of a pool.
+    pub fn of_pool(pool: &Pool, options: &[&str]) -> Mounted {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mounted = Mounted { dir, store: pool.place.clone(), key: Some(pool.path("key")) };
         mounted.mount(options);
         mounted
     }
@@ -37,6 +48,7 @@ impl Mounted {
     pub fn stdchk(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stdchk"));
         command.env("STDCHK_STORE", &self.store).env_remove("STDCHK_LOG").args(args);
+        command.envs(self.key.iter().map(|key| ("STDCHK_POOL_KEY", key)));
         command
     }
 
