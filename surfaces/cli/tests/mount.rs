@@ -161,6 +161,8 @@ fn old_files_are_purged() {
     until(|| (mounted.sh("ls old") == "melt.N0.T2\nmelt.N1.T2\n").then_some(()));
     until(|| (mounted.sh("ls old/.versions/melt.N0.T2 | wc -l") == "1\n").then_some(()));
     assert_eq!(mounted.sh("cat old/*; ls young | wc -l"), "last\nlast\n4\n");
+    // What is being written is not old.
+    mounted.sh("echo x > old/melt.N0.T1; sleep 1.2; echo y > old/other; exec 3<> old/melt.N0.T1; echo new >&3; sleep 7; exec 3>&-; cat old/melt.N0.T1 | grep -qx new");
 }
 
 #[test]
@@ -207,6 +209,8 @@ fn files_of_a_step_are_one_checkpoint_when_all_nodes_have_closed_theirs() {
     assert!(saved.status.success(), "{}", text(&saved.stderr));
     until(|| mounted.try_sh("test -d run/.steps/7").status.success().then_some(()));
     mounted.sh("diff -r run/.steps/7/$(ls run/.steps/7) ../state; cp -r run/.steps/7 run/copy; find run/.steps | wc -l");
+    // Nobody may read there what he may not read anywhere else.
+    mounted.sh("echo key > melt/melt.N0.T4; chmod 600 melt/melt.N0.T4; touch melt/.complete; test $(stat -c %a melt/.steps/4/melt.N0.T4) = 400");
 }
 
 /// A suite of others for the bytes of a file, on a mount.
@@ -507,6 +511,27 @@ fn small_files_survive_the_death_of_the_mount() {
         assert!(wrong.is_empty(), "kill {kill}: {wrong:?} of {}\n{}", all.len(), mounted.log());
     }
     assert!(all.len() > 500, "{}", all.len());
+    // Whatever is done to one while it is closed is done to it.
+    let race = "import os, threading, time\n\
+        def make(i):\n    \
+            f = os.open(f'r{i}', os.O_CREAT | os.O_WRONLY); os.write(f, b'x' * 3000); os.close(f)\n\
+        for i in range(400):\n    \
+            maker = threading.Thread(target=make, args=(i,)); maker.start()\n    \
+            done = False\n    \
+            while not done:\n        \
+                try: (os.unlink(f'r{i}') if i % 3 else os.rename(f'r{i}', f's{i}')); done = True\n        \
+                except FileNotFoundError: pass\n    \
+            maker.join()\n\
+        time.sleep(0.3)\n\
+        left = set(os.listdir('.')); assert not [n for n in left if n[0] == 'r'], left\n\
+        assert all(f's{i}' in left for i in range(0, 400, 3)), left\n\
+        # What cannot be kept is refused at once, and is no harm to others.\n\
+        f = os.open('pill', os.O_CREAT | os.O_WRONLY); os.setxattr(f, 'user.a', b'x' * 40000)\n\
+        try: os.setxattr(f, 'user.b', b'x' * 40000); refused = False\n\
+        except OSError: refused = True\n\
+        os.write(f, b'pill'); os.close(f); assert refused\n";
+    std::fs::write(mounted.dir.path().join("race.py"), race).expect("a file");
+    mounted.sh("python3 ../race.py; cat pill; rm s* pill");
     // What is done to one that waits comes after it, and nothing is left behind.
     mounted.sh("echo 1 > a; echo 2 >> a; mv a b; echo 3 > a; rm a; echo 4 > c; chmod 600 c; test \"$(cat b)\" = \"$(printf '1\\n2')\"; test ! -e a");
     mounted.sh("mkdir d; echo 5 > d/f; ! rmdir d; mv d e; cat e/f | grep -qx 5; test $(stat -c %a c) = 600");

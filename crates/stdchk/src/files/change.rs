@@ -141,9 +141,8 @@ impl Files {
     /// Removes the name of anything but a directory, with all versions. Who has it open goes on.
     pub fn remove(&self, parent: u64, name: &str) -> Outcome<()> {
         self.check_writable()?;
-        self.withdraw(parent, name)?;
         // A new file may hide one that is there.
-        let was_new = self.forget_new(parent, name)?;
+        let was_new = self.withdraw(parent, name)? || self.forget_new(parent, name)?;
         let number = self.change(|state| match state.tree().find(parent, name) {
             None if was_new => Ok((Vec::new(), None)),
             None => Err(Fault::Missing),
@@ -353,11 +352,15 @@ impl Files {
                 (None, Some(true)) => return Err(Fault::Missing),
                 _ => {}
             }
-            node.notes.retain(|(known, _)| known != name);
-            node.notes.extend(value.map(|value| (name.to_owned(), value.to_owned())));
-            node.changed_ns = now();
-            let bytes: usize = node.notes.iter().map(|(name, value)| name.len() + value.len()).sum();
-            if bytes > NOTES_BYTES_MAX { Err(Fault::Invalid) } else { Ok(()) }
+            let others = node.notes.iter().filter(|(known, _)| known != name).cloned();
+            let notes: Vec<(String, Vec<u8>)> =
+                others.chain(value.map(|value| (name.to_owned(), value.to_owned()))).collect();
+            let bytes: usize = notes.iter().map(|(name, value)| name.len() + value.len()).sum();
+            if bytes > NOTES_BYTES_MAX {
+                return Err(Fault::Invalid);
+            }
+            (node.notes, node.changed_ns) = (notes, now());
+            Ok(())
         };
         self.check_writable()?;
         self.gather_if(number)?;

@@ -168,14 +168,14 @@ impl Files {
         waiting.closed = batch;
     }
 
-    /// Takes a file of that name out of those that wait: it is wanted no more.
-    pub(super) fn withdraw(&self, parent: u64, name: &str) -> Outcome<()> {
+    /// Takes a file of that name out of those that wait: it is wanted no more. Whether that was all there was of it.
+    pub(super) fn withdraw(&self, parent: u64, name: &str) -> Outcome<bool> {
         let number = self.table().names.get(&(parent, name.to_owned())).copied();
-        let Some(writing) = number.and_then(|number| self.writing(number)) else { return Ok(()) };
+        let Some(writing) = number.and_then(|number| self.writing(number)) else { return Ok(false) };
         let _turn = locked(&self.gathering);
-        let inner = writing.inner();
+        let mut inner = writing.inner();
         if !writing.waits.load(Ordering::Acquire) {
-            return Ok(());
+            return Ok(false);
         }
         let mut waiting = locked(&self.waiting);
         let Waiting { journal, older, closed, .. } = &mut *waiting;
@@ -183,10 +183,15 @@ impl Files {
         closed.retain(|(_, there)| !Arc::ptr_eq(there, &writing));
         drop(waiting);
         writing.waits.store(false, Ordering::Release);
+        (inner.place, inner.is_removed) = (None, true);
+        let mut table = self.table();
         if inner.opens == 0 {
-            self.table().writing.remove(&writing.number);
+            table.writing.remove(&writing.number);
         }
-        Ok(())
+        table.names.remove(&(parent, name.to_owned()));
+        drop(table);
+        self.touch(parent);
+        Ok(true)
     }
 
     /// What a file is like that is being written; one that waits is gathered first.
