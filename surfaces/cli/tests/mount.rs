@@ -303,7 +303,7 @@ fn try_names(suite: &Path, mounted: &Mounted) {
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(mounted.dir.path(), open).expect("ours");
     let config = "[features]\nposix_fallocate = {}\nrename_ctime = {}\nutime_now = {}\nutimensat = {}\n\
-        [settings]\nnaptime = 0.3\nallow_remount = false\n\
+        [settings]\nnaptime = 0.5\nallow_remount = false\n\
         [dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"], [\"bin\", \"bin\"]]\n";
     let path = mounted.dir.path().join("pjd.toml");
     std::fs::write(&path, config).expect("a file");
