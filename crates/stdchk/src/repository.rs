@@ -106,12 +106,14 @@ impl Repository {
         }
         let root = directory_of(url)?;
         let mut repository = Repository::at(&root)?;
-        match repository.check_record()? {
+        let has_log = || std::fs::read_dir(root.join("log")).is_ok_and(|mut log| log.next().is_some());
+        // It may be made by somebody between two looks.
+        match repository.check_record()? || (has_log() && repository.check_record()?) {
             true => {
                 repository.complete();
                 Ok(repository)
             }
-            false if std::fs::read_dir(root.join("log")).is_ok_and(|mut log| log.next().is_some()) => {
+            false if has_log() => {
                 let text = format!(
                     "{} is missing, although {} holds a repository; the next save makes it again",
                     root.join(RECORD).display(),
