@@ -184,6 +184,40 @@ fn a_file_that_takes_the_place_of_another_one_has_nothing_of_it() {
     assert_eq!(read(a, "f"), b"new");
 }
 
+/// Who cannot read what lies below takes no part: others would leave to him what he cannot make a version of.
+#[test]
+fn who_cannot_read_what_is_below_does_not_take_part() {
+    let fs = Arc::new(SimFs::new());
+    let mounts = mounts(&fs, 2);
+    let [a, b] = &mounts[..] else { unreachable!() };
+    let first = a.create(ROOT_NUMBER, "f", &new()).expect("new");
+    first.write_at(a, 0, &[1; 50_000]).expect("write");
+    a.close_writer(&first).expect("close");
+    // B has closed it, but somebody got it from him.
+    let theirs = open(b, "f");
+    b.flush(&theirs).expect("flush");
+    let packs = || fs.files().into_iter().filter(|(path, _)| path.starts_with("packs/"));
+    let before: Vec<String> = packs().map(|(path, _)| path).collect();
+    let second = open(a, "f");
+    second.write_at(a, 0, &[2; 50_000]).expect("write");
+    a.close_writer(&second).expect("close");
+    let of_second: Vec<(String, Vec<u8>)> = packs().filter(|(path, _)| !before.contains(path)).collect();
+    let third = open(a, "f");
+    third.write_at(a, 10, &[3; 10]).expect("write");
+    third.sync(a).expect("sync");
+    for (path, bytes) in &of_second {
+        fs.overwrite(path, vec![0; bytes.len()]);
+    }
+    assert!(theirs.write_at(b, 0, b"x").is_err());
+    of_second.into_iter().for_each(|(path, bytes)| fs.overwrite(&path, bytes));
+    a.close_writer(&third).expect("close");
+    let _ = b.close_writer(&theirs);
+    wait();
+    let mut expected = vec![2; 50_000];
+    expected[10..20].fill(3);
+    assert!(read(a, "f") == expected);
+}
+
 #[test]
 fn lengths_and_times_are_as_somebody_said() {
     let fs = Arc::new(SimFs::new());

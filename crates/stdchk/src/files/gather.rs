@@ -22,8 +22,7 @@ use super::layer::Plain;
 use super::opened::member_path;
 use super::policy;
 use super::writing::{Inner, Writing};
-use super::{Files, locked, newest};
-use crate::host;
+use super::{Files, locked, manifest, newest};
 use crate::naming::{Conventional, by_convention};
 
 /// Longer files are stored by themselves.
@@ -258,15 +257,7 @@ impl Files {
                 return Err(error);
             }
         }
-        let manifest = Manifest {
-            app,
-            step: 0,
-            created_ns: host::now_ns(),
-            host: host::name(),
-            note: String::new(),
-            parent: None,
-            parts: Vec::new(),
-        };
+        let manifest = manifest(app, 0);
         let finished = part.finish(Some(manifest.clone()))?;
         if self.save.is_durable() {
             self.repository.raise(None, &finished)?;

@@ -32,7 +32,8 @@ use stdchk_catalog::tree::{Body, Named, Node, ROOT, Version};
 use stdchk_catalog::{Op, SessionKind, State};
 use stdchk_engine::Vault;
 use stdchk_engine::session::{Session, random_u64};
-use stdchk_object::{CheckpointId, Error, Kind, Result};
+use stdchk_object::manifest::Manifest;
+use stdchk_object::{AppName, CheckpointId, Error, Kind, Result};
 
 use crate::host;
 use crate::repository::{Reading, Repository};
@@ -158,6 +159,12 @@ pub struct Entry {
 /// The number of something new. The highest bit is left to those who show more than there is.
 fn new_number() -> Result<u64> {
     Ok((random_u64()? >> 1).max(ROOT + 1))
+}
+
+/// What joins the parts of something that is made here and now.
+fn manifest(app: AppName, step: u64) -> Manifest {
+    let (created_ns, host) = (now(), host::name());
+    Manifest { app, step, created_ns, host, note: String::new(), parent: None, parts: Vec::new() }
 }
 
 /// Nanoseconds since 1970.

@@ -264,11 +264,14 @@ impl Inner {
             return Ok(());
         }
         let (joined, state) = files.join_writers(self.node.number, None)?;
-        let layers = files.base_of(&joined, &state);
-        // If anything goes wrong now, it is given up only if nobody else has it.
-        self.joined = Some(joined);
-        (self.layers, self.published) = (layers?, None);
-        Ok(self.follow(&state)?)
+        // If anything goes wrong now, it is left to the others, or given up where there are none: nothing can be published without all that lies below.
+        let layers = files.base_of(&joined, &state)?;
+        (self.joined, self.layers, self.published) = (Some(joined), layers, None);
+        let followed = self.follow(&state);
+        if followed.is_err() {
+            self.joined = None;
+        }
+        Ok(followed?)
     }
 
     /// Adds what was written here to what is written together, for all to see.

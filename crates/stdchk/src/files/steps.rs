@@ -8,12 +8,10 @@ use stdchk_catalog::tree::Named;
 use stdchk_catalog::{CheckpointEntry, Op, SessionKind, State};
 use stdchk_engine::session::Session;
 use stdchk_object::AppName;
-use stdchk_object::manifest::Manifest;
 
 use super::fault::{Fault, Outcome};
 use super::opened::Opened;
-use super::{Files, newest};
-use crate::host;
+use super::{Files, manifest, newest};
 use crate::naming::{Conventional, by_convention};
 
 /// The note of a directory that says how many nodes write a step.
@@ -103,15 +101,7 @@ impl Files {
             let (mode, time) = (named.node.mode, named.node.modified_ns);
             part.add_content_of(&named.name, &opened.content, &opened.part, mode, time)?;
         }
-        let manifest = Manifest {
-            app: app.clone(),
-            step: *step,
-            created_ns: host::now_ns(),
-            host: host::name(),
-            note: String::new(),
-            parent: None,
-            parts: Vec::new(),
-        };
+        let manifest = manifest(app.clone(), *step);
         let finished = part.finish(Some(manifest.clone()))?;
         if self.save.is_durable() {
             self.repository.raise(None, &finished)?;

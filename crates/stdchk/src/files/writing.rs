@@ -19,8 +19,7 @@ use super::layered::Layered;
 use super::opened::{Opened, member_path};
 use super::shared::Joined;
 use super::stream::Stream;
-use super::{Files, now};
-use crate::host;
+use super::{Files, manifest, now};
 
 /// A file that is written from its beginning is streamed from this length on.
 const STREAM_FROM: u64 = 4 << 20;
@@ -501,7 +500,7 @@ impl Inner {
     pub(super) fn ready(&mut self, files: &Files) -> Result<Ready> {
         self.attempt(|inner| {
             let len = inner.layers.len;
-            let manifest = inner.manifest();
+            let manifest = manifest(AppName::files(), inner.node.number);
             let base = inner.layers.base.clone();
             let finished = inner.finish_part(files, Some(manifest.clone()))?;
             let session = inner.session(files)?.id();
@@ -517,7 +516,7 @@ impl Inner {
         };
         self.is_base_gone |= !self.layers.base.as_ref().is_some_and(is_there);
         let source = Layered { is_base_kept: self.may_refer(), ..self.layers.clone() };
-        let manifest = self.manifest();
+        let manifest = manifest(AppName::files(), self.node.number);
         let app = AppName::files();
         let mut part = files.repository.part_writer_after(session, state, &app, &files.save, |_| None)?;
         let (path, mode) = (member_path(self.node.number), self.node.mode);
@@ -527,17 +526,5 @@ impl Inner {
         }
         let finished = part.finish(Some(manifest.clone()))?;
         Ok(Ready { session, finished, manifest, len: self.layers.len, base: self.layers.base.clone() })
-    }
-
-    fn manifest(&self) -> Manifest {
-        Manifest {
-            app: AppName::files(),
-            step: self.node.number,
-            created_ns: host::now_ns(),
-            host: host::name(),
-            note: String::new(),
-            parent: None,
-            parts: Vec::new(),
-        }
     }
 }
