@@ -165,6 +165,29 @@ fn old_files_are_purged() {
     mounted.sh("echo x > old/melt.N0.T1; sleep 1.2; echo y > old/other; exec 3<> old/melt.N0.T1; echo new >&3; sleep 7; exec 3>&-; cat old/melt.N0.T1 | grep -qx new");
 }
 
+/// What was removed is given back to the disk, and nobody has to ask for it.
+#[test]
+fn garbage_goes_by_itself() {
+    if !can_mount() || std::env::var_os("STDCHK_TEST_LONG").is_none() {
+        return eprintln!("not tested: it takes minutes");
+    }
+    let mounted = Mounted::new(&[]);
+    mounted.sh(
+        "head -c 50000000 /dev/urandom > f; head -c 100 /dev/urandom > kept; sha256sum kept > ../sum; rm f",
+    );
+    let bytes = || -> u64 {
+        let said = mounted.sh("du -sb ../store/packs | cut -f1");
+        said.trim().parse().expect("a number")
+    };
+    assert!(bytes() > 50_000_000);
+    let begun = Instant::now();
+    while bytes() > 1_000_000 {
+        assert!(begun.elapsed() < Duration::from_secs(300), "{} bytes are left{}", bytes(), mounted.log());
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    mounted.sh("sha256sum -c ../sum");
+}
+
 #[test]
 fn files_of_a_step_are_one_checkpoint_when_all_nodes_have_closed_theirs() {
     if !can_mount() {

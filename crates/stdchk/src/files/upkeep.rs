@@ -76,7 +76,10 @@ impl Files {
             }
             let done = stdchk_upkeep::collect(&ground, true)?;
             tracing::debug!("{} packs were removed that nobody needs", done.removed.len());
-            locked(&self.collected).number = self.newest_state()?.number();
+            let number = self.newest_state()?.number();
+            let mut collected = locked(&self.collected);
+            // What somebody may still refer to goes next time.
+            (collected.number, collected.is_due) = (number, collected.is_due || !done.waiting.is_empty());
         }
         Ok(())
     }
