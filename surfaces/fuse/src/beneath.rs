@@ -7,7 +7,7 @@ use fuser::{Config, Session};
 use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount};
 
-use crate::operations::Operations;
+use crate::answers::Operations;
 
 /// Of `move_mount(2)`, since Linux 6.5: under what is mounted there, not on it.
 const BENEATH: MoveMountFlags = MoveMountFlags::from_bits_retain(0x200);

@@ -3,6 +3,7 @@
 //! What a file is, and when what was written becomes a version, is in `stdchk::files` and `docs/MOUNT.md`; here are only the words of the kernel for it.
 #![forbid(unsafe_code)]
 
+mod answers;
 mod attributes;
 mod beneath;
 mod errno;
@@ -20,7 +21,7 @@ use std::time::Duration;
 use fuser::{Config, MountOption, Session, SessionACL};
 use stdchk::files::Files;
 
-use operations::Operations;
+use answers::Operations;
 pub use unmount::{is_alive, is_dead, server_of, unmount, wait_stored};
 
 /// Threads that answer the kernel. Some may wait for the store.

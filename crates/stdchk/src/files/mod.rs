@@ -7,6 +7,7 @@ mod change;
 mod fault;
 mod gather;
 mod journal;
+mod known;
 mod layer;
 mod layered;
 mod opened;
@@ -26,20 +27,21 @@ mod writing;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use stdchk_catalog::tree::{Body, Named, Node, ROOT, Version};
 use stdchk_catalog::{Op, SessionKind, State};
 use stdchk_engine::Vault;
 use stdchk_engine::session::{Session, random_u64};
 use stdchk_object::manifest::Manifest;
-use stdchk_object::{AppName, CheckpointId, Error, Kind, Result};
+use stdchk_object::{AppName, CheckpointId, Kind, Result};
 
 use crate::host;
-use crate::repository::{Reading, Repository};
+use crate::repository::Repository;
 use crate::save::SaveOptions;
 use ahead::Ahead;
 use gather::Waiting;
+use known::{Known, Pin};
 use layered::Layered;
 use step::Step;
 use upkeep::Collected;
@@ -55,19 +57,10 @@ pub use step::Inside;
 pub use steps::{COMPLETE, NODES};
 pub use writing::Writing;
 
-/// How old what is known of the names may be.
-const FRESH: Duration = Duration::from_millis(250);
-/// For how long a catalog that could not be asked is not asked again.
-const FAILED: Duration = Duration::from_secs(2);
-/// How long a pin is used for what is opened.
-const PIN: Duration = Duration::from_secs(60);
 /// The part of the memory budget that one file may take for what was written out of order.
 const OVERLAY_PART: usize = 4;
 /// The part of it that all files together may take for what is read ahead.
 const AHEAD_PART: usize = 8;
-/// Versions that are kept open.
-const OPENED: usize = 1024;
-
 /// Files by name.
 pub struct Files {
     repository: Repository,
@@ -93,17 +86,6 @@ pub struct Files {
     /// Files that somebody here is about to take part in writing.
     joining: Mutex<HashSet<u64>>,
     has_joined: Condvar,
-}
-
-/// A state of the catalog, and when it was the newest.
-struct Known {
-    state: Arc<State>,
-    at: Instant,
-}
-
-struct Pin {
-    reading: Arc<Reading>,
-    since: Instant,
 }
 
 /// The files that somebody has open.
@@ -241,45 +223,6 @@ impl Files {
         &self.repository
     }
 
-    /// The names as they were a moment ago at most.
-    fn state(&self) -> Result<Arc<State>> {
-        let fresh = || {
-            let known = locked(&self.known);
-            known.as_ref().filter(|known| known.at.elapsed() < FRESH).map(|known| known.state.clone())
-        };
-        if let Some(state) = fresh() {
-            return Ok(state);
-        }
-        // One asks for all; but what is known can be looked at meanwhile, also by who decides what to append.
-        let mut failed = locked(&self.asking);
-        if let Some(state) = fresh() {
-            return Ok(state);
-        }
-        if let Some((at, kind, why)) = &*failed
-            && at.elapsed() < FAILED
-        {
-            return Err(Error::new(*kind, why.clone()));
-        }
-        let asked = self.newest_state();
-        *failed = asked.as_ref().err().map(|error| (Instant::now(), error.kind(), error.to_string()));
-        asked
-    }
-
-    /// The names as they are.
-    fn newest_state(&self) -> Result<Arc<State>> {
-        let state = self.repository.catalog.state()?;
-        self.learn(&state);
-        Ok(state)
-    }
-
-    /// Takes in a state that came with an answer.
-    fn learn(&self, state: &Arc<State>) {
-        let mut known = locked(&self.known);
-        if known.as_ref().is_none_or(|known| known.state.number() <= state.number()) {
-            *known = Some(Known { state: state.clone(), at: Instant::now() });
-        }
-    }
-
     fn table(&self) -> MutexGuard<'_, Table> {
         locked(&self.table)
     }
@@ -296,50 +239,6 @@ impl Files {
 
     fn vault_of(&self, state: Arc<State>) -> Arc<Vault> {
         Arc::new(Vault::new(self.repository.store.clone(), state, self.repository.memory / 8))
-    }
-
-    /// What keeps from being removed what is opened under it.
-    fn pin(&self) -> Result<Arc<Reading>> {
-        let mut pin = locked(&self.pin);
-        if let Some(pin) = &*pin
-            && pin.since.elapsed() < PIN
-        {
-            return Ok(pin.reading.clone());
-        }
-        let reading = Arc::new(self.repository.read()?);
-        // What was opened under the last one keeps that.
-        self.let_go();
-        *pin = Some(Pin { reading: reading.clone(), since: Instant::now() });
-        Ok(reading)
-    }
-
-    /// Lets go what was kept at hand for a while: what is removed can be cleared away when nobody has it open. Looks after those who write files
-    /// together with this mount. To be called now and then.
-    pub fn tidy(&self) {
-        if let Err(error) = self.come_back() {
-            tracing::debug!("other mounts cannot be told of this one: {error}");
-        }
-        self.give_up_the_dead();
-        if !self.is_read_only
-            && let Err(error) = self.gather_left_over()
-        {
-            tracing::debug!("small files that were closed before cannot be stored yet: {error}");
-        }
-        let mut pin = locked(&self.pin);
-        if pin.as_ref().is_some_and(|pin| pin.since.elapsed() > PIN) {
-            self.let_go();
-            *pin = None;
-        }
-        drop(pin);
-        let old = now() - PIN.as_nanos() as i64;
-        self.table().touched.retain(|_, at| *at > old);
-    }
-
-    /// Forgets what nobody has open.
-    fn let_go(&self) {
-        locked(&self.opened).clear();
-        self.ahead.clear();
-        locked(&self.steps).clear();
     }
 
     /// Hands on bytes of a version from an offset on, fewer where it ends; what a reader reads next is read before he does.
@@ -373,23 +272,6 @@ impl Files {
             self.repository.catalog.append(true, &mut |_| Ok(vec![Op::Heal(Vec::new())]))?;
         }
         Ok(())
-    }
-
-    /// A version of a state, to be read.
-    fn open_version(&self, state: &State, version: Version) -> Result<Arc<Opened>> {
-        let pin = self.pin()?;
-        if let Some(opened) = locked(&self.opened).get(&version) {
-            return Ok(opened.clone());
-        }
-        let mut opened = Opened::version(pin.vault.clone(), pin, state, version)?;
-        opened.is_doubtful = opened.entry.as_ref().is_some_and(|entry| self.repository.is_doubtful(entry));
-        let opened = Arc::new(opened);
-        let mut all = locked(&self.opened);
-        if all.len() >= OPENED {
-            all.clear();
-        }
-        all.insert(version, opened.clone());
-        Ok(opened)
     }
 
     /// What is known of a number.
