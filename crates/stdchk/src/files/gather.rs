@@ -143,8 +143,12 @@ impl Files {
                 stored = stored.and_then(|()| {
                     let state = self.store_together(&closed)?;
                     let numbers: Vec<u64> = closed.iter().map(|closed| closed.named.node.number).collect();
-                    // Before anybody can remove them.
-                    journals.iter_mut().for_each(|journal| _ = journal.done(&numbers));
+                    // Before anybody can remove them, or a mount that finds the journal would bring them back.
+                    for journal in &mut journals {
+                        if let Err(error) = journal.done(&numbers) {
+                            tracing::warn!("that files are stored is not in the journal: {error}");
+                        }
+                    }
                     self.let_go_of(together, &state);
                     Ok(())
                 });

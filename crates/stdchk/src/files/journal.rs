@@ -1,17 +1,17 @@
 //! Small files that were closed and are in no pack yet: kept in a file of the store, so that they survive the process of the mount.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use stdchk_catalog::tree::Named;
 use stdchk_engine::session::random_u64;
-use stdchk_object::Result;
 use stdchk_object::envelope::{self, Sort};
 use stdchk_object::error::Context;
 use stdchk_object::wire::{Reader, Writer};
+use stdchk_object::{Error, Kind, Result};
 
 /// A file that was closed: its name, what it is like, and its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +67,8 @@ pub struct Journal {
     path: PathBuf,
     /// Bytes that are whole.
     len: u64,
+    /// Whether something follows them that is not, and does not go away: what came behind it would not be found.
+    is_torn: bool,
 }
 
 impl Journal {
@@ -80,7 +82,7 @@ impl Journal {
         flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(std::io::Error::from)
             .context(cannot)?;
-        Ok(Journal { file, path, len: 0 })
+        Ok(Journal { file, path, len: 0, is_torn: false })
     }
 
     /// Adds a file that was closed. After a failure it has what it had before.
@@ -94,9 +96,12 @@ impl Journal {
     }
 
     fn append(&mut self, bytes: Vec<u8>) -> Result<()> {
+        if self.is_torn {
+            return Err(Error::new(Kind::Io, format!("{} is torn", self.path.display())));
+        }
         let written = self.file.write_all(&bytes);
         if written.is_err() {
-            let _ = self.file.set_len(self.len);
+            self.is_torn = self.file.set_len(self.len).is_err();
         }
         written.context(|| format!("cannot write {}", self.path.display()))?;
         self.len += bytes.len() as u64;
@@ -131,7 +136,7 @@ impl LeftOver {
 pub fn left_over(folder: &Path) -> Result<Vec<LeftOver>> {
     let cannot = |path: &Path| format!("cannot read {}", path.display());
     let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.context(|| cannot(folder))?,
     };
     let mut found = Vec::new();
@@ -141,8 +146,15 @@ pub fn left_over(folder: &Path) -> Result<Vec<LeftOver>> {
             flock(&file, FlockOperation::NonBlockingLockExclusive)?;
             Ok((file, fs::read(&path)?))
         });
-        // Somebody writes it still, or has taken it over.
-        let Ok((file, bytes)) = taken else { continue };
+        let (file, bytes) = match taken {
+            Ok(taken) => taken,
+            // Somebody writes it still, or has taken it over.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound) => continue,
+            Err(error) => {
+                tracing::warn!("{} cannot be read, and is left for later: {error}", path.display());
+                continue;
+            }
+        };
         found.push(LeftOver { _file: file, path, closed: all_whole(&bytes) });
     }
     Ok(found)
