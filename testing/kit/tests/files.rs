@@ -110,6 +110,24 @@ fn a_file_is_what_was_done_to_it() {
     }
 }
 
+/// What was written is what the version before had, moved by some bytes; what lies behind that was not touched, and has not moved.
+#[test]
+fn what_was_not_written_stays_where_it_is() {
+    let fs = Arc::new(SimFs::new());
+    let repository = Repository::open_or_create_on(fs.clone(), Path::new("sim")).expect("open");
+    let save = SaveOptions { memory: 256 << 20, ..SaveOptions::default() };
+    let files = Files::open(repository, save, false).expect("files");
+    let mut bytes = Random::new(9).bytes(40 << 20);
+    write(&files, "f", &bytes).expect("write");
+    let (moved, by) = (24 << 20, 100);
+    let shifted = [&bytes[moved - by..moved], &bytes[..moved - by]].concat();
+    let writing = files.open_to_write(files.find(ROOT_NUMBER, "f").expect("it").number).expect("open");
+    writing.write_at(&files, 0, &shifted).expect("write");
+    files.close_writer(&writing).expect("close");
+    bytes[..moved].copy_from_slice(&shifted);
+    assert!(read(&files, "f").expect("read") == bytes);
+}
+
 #[test]
 fn nobody_sees_a_file_before_it_is_closed() {
     let fs = Arc::new(SimFs::new());

@@ -209,8 +209,10 @@ impl PartWriter {
                 let mut look = self.look(&window.trail, parent, page, offset);
                 let held = source.held(offset..offset + size);
                 if !held.is_empty() {
-                    let theirs = look.parent.as_ref().filter(|parent| parent.shift == 0);
-                    look.known = Known::new(held, theirs.map(|parent| &parent.blob), offset, size);
+                    // What is held lies at its own place: nothing here has moved, wherever what came before was found.
+                    look.parent = look.parent.filter(|parent| parent.shift == 0);
+                    let theirs = look.parent.as_ref().map(|parent| &parent.blob);
+                    look.known = Known::new(held, theirs, offset, size);
                     look.search = false;
                 }
                 let buffer = self.buffers.take();
