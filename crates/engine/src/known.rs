@@ -20,31 +20,53 @@ struct Entry {
 
 /// A set-associative table: a hash can only be in one small set of slots, and pushes out the one that was put
 /// there longest ago. Forgetting costs space, never truth: every hit compares the whole hash.
+///
+/// Most hashes that are looked for are new. That they are is told by the tags of their set, a byte for each slot, which are
+/// few enough for the processor's cache.
 pub struct Known {
-    slots: Vec<Option<Entry>>,
+    /// A set's tags; where a tag is zero, the slot is empty.
+    tags: Vec<[u8; WAYS]>,
+    /// Which entries a set's slots lead to.
+    slots: Vec<[u32; WAYS]>,
+    /// The slot of a set that is used next, once all are in use.
     next: Vec<u8>,
-    used: usize,
+    entries: Vec<Entry>,
     sets_max: usize,
     packs: Vec<PackName>,
 }
 
 const WAYS: usize = 8;
+/// What a slot in use takes: its entry, and its share of the sets.
+const SLOT_BYTES: usize = size_of::<Entry>() + size_of::<u32>() + 1;
 /// Sets at the start: most saves are small.
 const SETS_MIN: usize = 64;
+
+/// A byte of a hash that does not choose its set, and is not zero.
+fn tag(hash: &Hash) -> u8 {
+    hash.0[31].max(1)
+}
 
 impl Known {
     /// A table that grows to about `bytes` bytes.
     pub fn new(bytes: usize) -> Known {
-        let most = (bytes / (WAYS * size_of::<Option<Entry>>())).max(1);
+        let most = (bytes / (WAYS * SLOT_BYTES)).max(1);
         let sets_max = if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 };
-        let sets = SETS_MIN.min(sets_max);
-        Known { slots: vec![None; sets * WAYS], next: vec![0; sets], used: 0, sets_max, packs: Vec::new() }
+        let mut known = Known {
+            tags: Vec::new(),
+            slots: Vec::new(),
+            next: Vec::new(),
+            entries: Vec::new(),
+            sets_max,
+            packs: Vec::new(),
+        };
+        known.grow(SETS_MIN.min(sets_max));
+        known
     }
 
     /// Makes room for so many more at once, as far as the budget allows.
     pub fn reserve(&mut self, more: usize) {
         let mut sets = self.next.len();
-        while sets < self.sets_max && (self.used + more) * 2 > sets * WAYS {
+        while sets < self.sets_max && (self.entries.len() + more) * 2 > sets * WAYS {
             sets *= 2;
         }
         if sets > self.next.len() {
@@ -52,20 +74,42 @@ impl Known {
         }
     }
 
+    /// Makes it so many sets, twice as many or more: what shared one finds room again.
     fn grow(&mut self, sets: usize) {
-        let old = std::mem::replace(&mut self.slots, vec![None; sets * WAYS]);
+        self.tags = vec![[0; WAYS]; sets];
+        self.slots = vec![[0; WAYS]; sets];
         self.next = vec![0; sets];
-        self.used = 0;
-        old.into_iter().flatten().for_each(|entry| self.put(entry));
+        for index in 0..self.entries.len() {
+            let hash = self.entries[index].hash;
+            if let Some(empty) = self.empty_slot(&hash) {
+                self.lead(&hash, empty, index);
+            }
+        }
+    }
+
+    fn empty_slot(&self, hash: &Hash) -> Option<usize> {
+        self.tags[self.set(hash)].iter().position(|&tag| tag == 0)
+    }
+
+    fn lead(&mut self, hash: &Hash, slot: usize, entry: usize) {
+        let set = self.set(hash);
+        self.tags[set][slot] = tag(hash);
+        self.slots[set][slot] = entry as u32;
     }
 
     fn put(&mut self, entry: Entry) {
-        let set = self.set(&entry.hash);
-        let way = usize::from(self.next[set]) % WAYS;
-        self.next[set] = (way as u8 + 1) % WAYS as u8;
-        let slot = &mut self.slots[set * WAYS + way];
-        self.used += usize::from(slot.is_none());
-        *slot = Some(entry);
+        let hash = entry.hash;
+        if let Some(empty) = self.empty_slot(&hash) {
+            self.lead(&hash, empty, self.entries.len());
+            self.entries.push(entry);
+            return;
+        }
+        let set = self.set(&hash);
+        let oldest = usize::from(self.next[set]);
+        self.next[set] = ((oldest + 1) % WAYS) as u8;
+        let index = self.slots[set][oldest] as usize;
+        self.lead(&hash, oldest, index);
+        self.entries[index] = entry;
     }
 
     /// Makes a pack known; its index.
@@ -85,9 +129,10 @@ impl Known {
 
     /// Where a chunk of that hash and length lies.
     pub fn find(&self, hash: &Hash, len: u32) -> Option<Place> {
-        let start = self.set(hash) * WAYS;
-        let set = &self.slots[start..start + WAYS];
-        set.iter().flatten().find(|entry| entry.hash == *hash && entry.len == len).map(|entry| entry.place)
+        let (set, tag) = (self.set(hash), tag(hash));
+        let alike = self.tags[set].iter().zip(&self.slots[set]).filter(|(of, _)| **of == tag);
+        let mut alike = alike.map(|(_, slot)| &self.entries[*slot as usize]);
+        alike.find(|entry| entry.hash == *hash && entry.len == len).map(|entry| entry.place)
     }
 
     /// Remembers a chunk, unless it is known.
@@ -95,7 +140,7 @@ impl Known {
         if self.find(hash, len).is_some() {
             return;
         }
-        if self.used * 2 >= self.slots.len() && self.next.len() < self.sets_max {
+        if self.entries.len() * 2 >= self.next.len() * WAYS && self.next.len() < self.sets_max {
             self.grow(self.next.len() * 2);
         }
         self.put(Entry { hash: *hash, len, place });

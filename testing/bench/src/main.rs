@@ -1,6 +1,6 @@
 //! `make bench`: every figure is a whole process, medians of several rounds, the contenders taking turns in each.
 //!
-//! `stdchk-bench [--mib N] [--rounds N] [--dir DIR] [--only NAME,...]`; stdchk is taken from the folder of this program.
+//! stdchk is taken from the folder of this program.
 #![forbid(unsafe_code)]
 
 mod ageing;
@@ -58,6 +58,21 @@ fn of_a_program(bench: &Bench, series: Option<inputs::Series>) {
     }
 }
 
+const USAGE: &str = "stdchk-bench [--mib N] [--rounds N] [--dir DIR] [--only NAME,...]";
+/// Each takes a value; `--discard` is for the process that the mount is compared with.
+const OPTIONS: [&str; 5] = ["--mib", "--rounds", "--dir", "--only", "--discard"];
+
+/// Says how it is used, and ends, if that was asked for or is not known. What it would do instead takes most of an hour.
+fn check_arguments() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    for pair in arguments.chunks(2) {
+        if pair.len() != 2 || !OPTIONS.contains(&pair[0].as_str()) {
+            println!("usage: {USAGE}\nNAMEs: {}", EXPERIMENTS.map(|(name, _)| name).join(", "));
+            std::process::exit(i32::from(!["-h", "--help"].contains(&pair[0].as_str())));
+        }
+    }
+}
+
 fn option(name: &str) -> Option<String> {
     std::env::args().skip_while(|arg| arg != name).nth(1)
 }
@@ -67,6 +82,7 @@ fn number(name: &str, default: usize) -> usize {
 }
 
 fn main() {
+    check_arguments();
     if let Some(directory) = option("--discard") {
         return discard::run(Path::new(&directory));
     }
