@@ -6,6 +6,7 @@
 //!   application, since with the last name that leads to it it is dropped.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 
 use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{AppName, CheckpointId, Error, Kind, Result};
@@ -20,8 +21,8 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const TARGET_BYTES_MAX: usize = 4095;
 /// The most that notes of a node may have in bytes, names included.
 pub const NOTES_BYTES_MAX: usize = 64 << 10;
-/// Directories above each other, at most.
-const DEPTH_MAX: usize = 2048;
+/// Directories above each other that something is put in, at most. What lies in a directory that is moved may come to lie deeper.
+const DEPTH_MAX: usize = 1024;
 
 /// A version of a file: step and generation of a checkpoint of [`AppName::files`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -239,7 +240,7 @@ impl Tree {
 
     /// A node and the directories that it lies in, up to the root.
     pub fn above(&self, number: u64) -> impl Iterator<Item = &Named> {
-        std::iter::successors(self.get(number), |named| self.get(named.parent)).take(DEPTH_MAX)
+        std::iter::successors(self.get(number), |named| self.get(named.parent))
     }
 
     /// Whether a node is another one, or lies in it.
@@ -284,7 +285,7 @@ impl Tree {
             _ if self.lies_in(named.parent, node.number) => {
                 Err(Error::invalid(format!("{:?} would lie in itself", named.name)))
             }
-            depth if depth >= DEPTH_MAX / 2 => {
+            depth if depth >= DEPTH_MAX => {
                 Err(Error::invalid(format!("{:?} would lie too deep", named.name)))
             }
             _ => Ok(()),
@@ -413,16 +414,30 @@ impl Tree {
         if tree.names.len() != tree.places.len() {
             return Err(reader.corrupt("a name twice"));
         }
-        // Whoever goes up comes to the root.
-        let is_held = |named: &Named| {
-            let top = tree.above(named.node.number).last();
-            tree.is_directory(named.parent) && top.is_some_and(|top| top.parent == ROOT)
-        };
-        let all_are_held = tree.names().all(is_held);
-        match all_are_held {
+        match tree.is_whole() {
             true => Ok(Tree { root_changed_ns, ..tree }),
             false => Err(reader.corrupt("a name in no directory")),
         }
+    }
+
+    /// Whether whoever goes up from anywhere, by directories, comes to the root.
+    fn is_whole(&self) -> bool {
+        let mut held = HashSet::from([ROOT]);
+        let mut way = Vec::new();
+        for named in self.names() {
+            let mut number = named.node.number;
+            while !held.contains(&number) {
+                let Some(named) = self.get(number) else { return false };
+                // Longer than there are names, and it goes round.
+                if !self.is_directory(named.parent) || way.len() > self.names.len() {
+                    return false;
+                }
+                way.push(number);
+                number = named.parent;
+            }
+            held.extend(way.drain(..));
+        }
+        true
     }
 }
 
@@ -520,6 +535,38 @@ mod tests {
             notes,
         };
         Named { parent, name: name.to_owned(), node }
+    }
+
+    #[test]
+    fn what_is_moved_may_lie_as_deep_as_it_likes() {
+        let mut tree = Tree::default();
+        let chains = 4u64;
+        for chain in 0..chains {
+            let mut parent = ROOT;
+            for depth in 0..DEPTH_MAX as u64 {
+                let number = 2 + chain * DEPTH_MAX as u64 + depth;
+                let name = if depth == 0 { format!("chain{chain}") } else { "d".to_owned() };
+                let named = named(parent, &name, number, Body::Directory);
+                tree.check_name(&named).expect("it may be there");
+                tree.name(named);
+                parent = number;
+            }
+            tree.check_name(&named(parent, "d", 1 << 40, Body::Directory)).expect_err("too deep");
+        }
+        let top = |chain: u64| 2 + chain * DEPTH_MAX as u64;
+        let bottom = |chain: u64| top(chain) + DEPTH_MAX as u64 - 2;
+        for chain in 0..chains - 1 {
+            let moved = named(bottom(chain + 1), "moved", top(chain), Body::Directory);
+            tree.check_name(&moved).expect("it may go there");
+            tree.name(moved);
+        }
+        let round = named(bottom(0), "round", top(chains - 1), Body::Directory);
+        tree.check_name(&round).expect_err("it would lie in itself");
+        let mut out = Writer::new();
+        tree.encode(&mut out);
+        let again = decode(&out.into_bytes()).expect("what was written can be read");
+        assert_eq!(again.above(bottom(0)).count(), tree.above(bottom(0)).count());
+        assert!(again.above(bottom(0)).count() > 3 * DEPTH_MAX);
     }
 
     fn decode(bytes: &[u8]) -> Result<Tree> {

@@ -73,11 +73,17 @@ impl Options {
             let text = format!("a memory budget of {} bytes is too small; 64 MiB is the least", self.memory);
             return Err(Error::invalid(text));
         }
-        if self.unit() * BUFFERS_MIN * 2 > self.memory {
-            let least = (self.unit() * BUFFERS_MIN * 2) >> 20;
-            return Err(Error::invalid(format!("chunks of that size need a memory budget of {least} MiB")));
+        let least = self.memory_min();
+        if least > self.memory {
+            let text = format!("chunks of that size need a memory budget of {} MiB", least >> 20);
+            return Err(Error::invalid(text));
         }
         Ok(())
+    }
+
+    /// The smallest budget that works with chunks of that size.
+    pub fn memory_min(&self) -> usize {
+        (self.unit() * BUFFERS_MIN * 2).max(MEMORY_MIN)
     }
 
     /// What the pipeline reads at once: more than usual where single chunks are that long.

@@ -146,6 +146,10 @@ fn place_of(anchors: &[(u64, Vec<u8>)], bytes: &[u8]) -> Option<(u64, usize)> {
             distinctive(wanted, wanted.len() / 4 * quarter).map(|within| (which, within))
         };
         let needles: Vec<(usize, usize)> = anchors.iter().enumerate().filter_map(needle).collect();
+        if needles.is_empty() {
+            // As behind the end of the parent. A search for nothing would look at every byte.
+            continue;
+        }
         let patterns = needles.iter().map(|&(which, within)| &anchors[which].1[within..within + NEEDLE]);
         let places = places_of(patterns, bytes);
         for place in &places {

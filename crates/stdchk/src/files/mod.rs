@@ -10,6 +10,7 @@ mod journal;
 mod known;
 mod layer;
 mod layered;
+mod memory;
 mod opened;
 mod overlay;
 mod patches;
@@ -43,6 +44,7 @@ use ahead::Ahead;
 use gather::Waiting;
 use known::{Known, Pin};
 use layered::Layered;
+use memory::Memory;
 use step::Step;
 use upkeep::Collected;
 
@@ -57,14 +59,14 @@ pub use step::Inside;
 pub use steps::{COMPLETE, NODES};
 pub use writing::Writing;
 
-/// The part of the memory budget that one file may take for what was written out of order.
-const OVERLAY_PART: usize = 4;
-/// The part of it that all files together may take for what is read ahead.
+/// The part of the memory budget that all files together may take for what is read ahead.
 const AHEAD_PART: usize = 8;
 /// Files by name.
 pub struct Files {
     repository: Repository,
+    /// How one file is stored: with as little memory as that can be done with, since there may be many.
     save: SaveOptions,
+    memory: Arc<Memory>,
     is_read_only: bool,
     known: Mutex<Option<Known>>,
     /// Held by who asks for what is known; when that failed last, and why.
@@ -184,14 +186,16 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Files {
     /// The files of a repository. What is written is saved with these options.
     pub fn open(repository: Repository, save: SaveOptions, is_read_only: bool) -> Result<Files> {
-        let save = SaveOptions { durability: repository.level(save.durability)?, ..save };
+        let (all, least) = (save.memory, save.memory_min());
+        let save = SaveOptions { durability: repository.level(save.durability)?, memory: least, ..save };
         let mount =
             || Session::open(repository.catalog.clone(), SessionKind::Mount, &repository.owner(false));
         let mount = if is_read_only { None } else { Some(mount()?) };
-        let ahead = Ahead::new(repository.workers.clone(), save.memory / AHEAD_PART);
+        let ahead = Ahead::new(repository.workers.clone(), all / AHEAD_PART);
         let files = Files {
             repository,
             save,
+            memory: Memory::new(all, least),
             is_read_only,
             known: Mutex::default(),
             asking: Mutex::default(),
@@ -230,11 +234,6 @@ impl Files {
     /// Notes that a name in a directory has changed that nobody else knows.
     fn touch(&self, directory: u64) {
         self.table().touched.insert(directory, now());
-    }
-
-    /// Bytes that one file may keep in memory.
-    fn overlay_max(&self) -> usize {
-        self.save.memory / OVERLAY_PART
     }
 
     fn vault_of(&self, state: Arc<State>) -> Arc<Vault> {

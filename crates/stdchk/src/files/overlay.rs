@@ -5,6 +5,8 @@ use std::ops::Range;
 
 /// Ranges that touch are joined until one is so long: longer ones would be copied too often.
 const JOINED_MAX: usize = 1 << 20;
+/// What a range takes besides its bytes: its place in the tree, and in the allocator.
+const RANGE_BYTES: usize = 96;
 
 /// Ranges of bytes in memory that do not overlap.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +19,11 @@ impl Overlay {
     /// Bytes that it holds.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// What it takes of the memory, about: short ranges take more for where they are than for what they hold.
+    pub fn memory(&self) -> usize {
+        self.bytes + self.ranges.len() * RANGE_BYTES
     }
 
     /// Whether it holds nothing.

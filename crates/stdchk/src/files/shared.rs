@@ -282,11 +282,13 @@ impl Inner {
         let state = match layer.is_empty() {
             true => files.newest_state()?,
             false => {
+                let _memory = files.memory.to_store(self.layers.len, self.layers.overlay.bytes());
                 let overlay = std::mem::take(&mut self.layers.overlay);
                 let finished = files.store_layer(joined.of, self.node.number, &layer, overlay)?;
                 files.add_layer(joined, &finished, self.written_ns)?
             }
         };
+        self.kept = None;
         self.is_dirty = false;
         self.follow(&state)
     }

@@ -7,6 +7,8 @@ use stdchk_engine::{Buffer, Buffers, PartWriter};
 use stdchk_object::error::Context;
 use stdchk_object::{Error, Kind, Result};
 
+use super::memory::Loan;
+
 /// Full buffers that may wait.
 const WAITING: usize = 4;
 
@@ -19,11 +21,12 @@ pub struct Stream {
     filling: Option<Buffer>,
     /// How much was written.
     pub len: u64,
+    _memory: Loan,
 }
 
 impl Stream {
     /// Begins the only member of a part.
-    pub fn begin(mut part: PartWriter, path: String, mode: u32) -> Result<Stream> {
+    pub(super) fn begin(mut part: PartWriter, path: String, mode: u32, memory: Loan) -> Result<Stream> {
         let (sender, receiver) = sync_channel::<Buffer>(WAITING);
         let buffers = part.buffers();
         let add = move || {
@@ -32,7 +35,7 @@ impl Stream {
         };
         let thread = std::thread::Builder::new().name("stdchk-stream".to_owned()).spawn(add);
         let thread = thread.context(|| "no thread can be begun that stores a file".to_owned())?;
-        Ok(Stream { sender, buffers, thread, filling: None, len: 0 })
+        Ok(Stream { sender, buffers, thread, filling: None, len: 0, _memory: memory })
     }
 
     /// Adds what comes next. That the engine has failed is found out at the end, at the latest.

@@ -16,6 +16,7 @@ use stdchk_object::{AppName, Error, Result, SessionId};
 
 use super::fault::{Fault, Outcome};
 use super::layered::Layered;
+use super::memory::{Kept, Loan};
 use super::opened::{Opened, member_path};
 use super::shared::Joined;
 use super::stream::Stream;
@@ -53,6 +54,8 @@ pub(super) struct Inner {
     /// Whether what is below was dropped by others, so that nothing may be shared with it.
     is_base_gone: bool,
     pub layers: Layered,
+    /// What the bytes in them take of the memory of all files.
+    pub kept: Option<Kept>,
     stream: Option<Stream>,
     /// Packs are written under it until it ends in a version.
     pub session: Option<Arc<Session>>,
@@ -97,6 +100,7 @@ impl Writing {
             is_torn: false,
             is_base_gone: false,
             layers,
+            kept: None,
             stream: None,
             session: None,
             is_shared: false,
@@ -175,8 +179,10 @@ impl Writing {
             return Ok(inner.attempt(|inner| written.map_err(|error| inner.why_stream_failed(error)))?);
         }
         inner.layers.write(offset, data);
-        if inner.is_sequential() {
-            inner.attempt(|inner| inner.begin_stream(files))?;
+        if inner.is_sequential()
+            && let Some(memory) = files.memory.stream()
+        {
+            inner.attempt(|inner| inner.begin_stream(files, memory))?;
             return Ok(());
         }
         inner.make_room(files)
@@ -335,9 +341,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Has what is kept in memory stored if it is too much.
+    /// Has what is kept in memory stored if that is too much.
     fn make_room(&mut self, files: &Files) -> Outcome<()> {
-        if self.layers.overlay.bytes() > files.overlay_max() {
+        let kept = self.kept.get_or_insert_with(|| files.memory.keep());
+        if kept.note(self.layers.overlay.memory()) {
             self.attempt(|inner| inner.settle(files))?;
         }
         Ok(())
@@ -375,7 +382,7 @@ impl Inner {
 
     /// Forgets what was written; the store forgets it with its next collection at the latest.
     pub fn give_up(&mut self) {
-        self.layers = Layered::default();
+        (self.layers, self.kept) = (Layered::default(), None);
         self.let_go();
     }
 
@@ -439,10 +446,11 @@ impl Inner {
         base.is_some_and(|base| !base.is_doubtful)
     }
 
-    fn begin_stream(&mut self, files: &Files) -> Result<()> {
+    fn begin_stream(&mut self, files: &Files, memory: Loan) -> Result<()> {
         let part = self.part_writer(files)?;
         let layers = std::mem::take(&mut self.layers);
-        let mut stream = Stream::begin(part, member_path(self.node.number), self.node.mode)?;
+        self.kept = None;
+        let mut stream = Stream::begin(part, member_path(self.node.number), self.node.mode, memory)?;
         for (_, bytes) in layers.overlay.into_ranges() {
             stream.write(&bytes)?;
         }
@@ -469,21 +477,29 @@ impl Inner {
         self.stand_on(files, session, &finished)
     }
 
+    /// Stores all that was written. What was in memory of it is not any more: from here on it lies below, or is given up.
     fn finish_part(&mut self, files: &Files, manifest: Option<Manifest>) -> Result<FinishedPart> {
-        let part = match self.stream.take() {
-            Some(stream) => stream.end()?,
-            None => {
-                let mut part = self.part_writer(files)?;
-                let source = Arc::new(Layered { is_base_kept: self.may_refer(), ..self.layers.clone() });
-                let (path, mode) = (member_path(self.node.number), self.node.mode);
-                if let Err(error) = part.add_file(&path, source, mode, self.node.modified_ns, &|_| {}) {
-                    part.abandon();
-                    return Err(error);
-                }
-                part
-            }
-        };
+        if let Some(stream) = self.stream.take() {
+            return stream.end()?.finish(manifest);
+        }
+        let _memory = files.memory.to_store(self.layers.len, self.layers.overlay.bytes());
+        let part = self.part_writer(files)?;
+        let is_base_kept = self.may_refer();
+        let source = Layered { is_base_kept, ..std::mem::take(&mut self.layers) };
+        let part = self.add_to(part, source)?;
+        self.kept = None;
         part.finish(manifest)
+    }
+
+    fn add_to(&self, mut part: PartWriter, source: Layered) -> Result<PartWriter> {
+        let (path, mode) = (member_path(self.node.number), self.node.mode);
+        match part.add_file(&path, Arc::new(source), mode, self.node.modified_ns, &|_| {}) {
+            Ok(()) => Ok(part),
+            Err(error) => {
+                part.abandon();
+                Err(error)
+            }
+        }
     }
 
     /// Goes on above a part that was just written.
@@ -518,13 +534,9 @@ impl Inner {
         let source = Layered { is_base_kept: self.may_refer(), ..self.layers.clone() };
         let manifest = manifest(AppName::files(), self.node.number);
         let app = AppName::files();
-        let mut part = files.repository.part_writer_after(session, state, &app, &files.save, |_| None)?;
-        let (path, mode) = (member_path(self.node.number), self.node.mode);
-        if let Err(error) = part.add_file(&path, Arc::new(source), mode, self.node.modified_ns, &|_| {}) {
-            part.abandon();
-            return Err(error);
-        }
-        let finished = part.finish(Some(manifest.clone()))?;
+        let _memory = files.memory.to_store(self.layers.len, self.layers.overlay.bytes());
+        let part = files.repository.part_writer_after(session, state, &app, &files.save, |_| None)?;
+        let finished = self.add_to(part, source)?.finish(Some(manifest.clone()))?;
         Ok(Ready { session, finished, manifest, len: self.layers.len, base: self.layers.base.clone() })
     }
 }

@@ -90,6 +90,11 @@ impl SaveOptions {
         }
     }
 
+    /// The least memory that a save needs.
+    pub(crate) fn memory_min(&self) -> usize {
+        self.engine(&Saving::default(), 0.0).memory_min()
+    }
+
     pub(crate) fn is_durable(&self) -> bool {
         self.durability >= Durability::Local
     }
