@@ -210,8 +210,10 @@ impl Operations {
             true => writing.note_killed(),
             // Others who got it from the one that opened it may go on with it, and so may that one, and others that have opened it.
             false if process != opener || has_open(opener, writing.number) => {}
-            false if self.handles.close(writing, opener) => return told(self.files.flush(writing)),
-            false => {}
+            false => {
+                let closed = self.handles.close(writing, opener);
+                return told(self.files.flush(writing, closed));
+            }
         }
         Ok(())
     }

@@ -47,18 +47,19 @@ impl Handles {
         self.open().get(&handle.0).cloned()
     }
 
-    /// Notes that a process has closed a file that it opened to write it; whether all that did have. That handles are let go is heard later.
-    pub fn close(&self, of: &Arc<Writing>, by: u32) -> bool {
-        let mut are_all = true;
+    /// Notes that a process has closed a file that it opened to write it; how many of those who did have closed it thereby. That handles
+    /// are let go is heard later.
+    pub fn close(&self, of: &Arc<Writing>, by: u32) -> u32 {
+        let mut closed = 0;
         for handle in self.open().values() {
             if let Handle::Write { writing, opener, is_closed, .. } = &**handle
                 && Arc::ptr_eq(writing, of)
+                && *opener == by
             {
-                is_closed.fetch_or(*opener == by, Ordering::Relaxed);
-                are_all &= is_closed.load(Ordering::Relaxed);
+                closed += u32::from(!is_closed.swap(true, Ordering::Relaxed));
             }
         }
-        are_all
+        closed
     }
 
     /// Lets one go.

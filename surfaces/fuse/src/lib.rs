@@ -9,6 +9,7 @@ mod beneath;
 mod errno;
 mod handles;
 mod operations;
+mod place;
 mod process;
 mod shown;
 mod unmount;
@@ -22,6 +23,7 @@ use fuser::{Config, MountOption, Session, SessionACL};
 use stdchk::files::Files;
 
 use answers::Operations;
+pub use place::is_mount;
 pub use unmount::{is_alive, is_dead, server_of, unmount, wait_stored};
 
 /// Threads that answer the kernel. Some may wait for the store.
@@ -73,7 +75,15 @@ impl Mount {
                 unmount(directory, true)?;
                 Session::new(operations(), directory, &config)
             }),
-            false => Session::new(operations(), directory, &config),
+            false => {
+                place::check_free(directory)?;
+                let store = files.repository().place();
+                if store.is_dir() && place::lie_in_each_other(store, directory) {
+                    let text = "the store lies there, and could not be reached any more";
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+                }
+                Session::new(operations(), directory, &config)
+            }
         }?;
         Ok(Mount { session, files })
     }
@@ -93,7 +103,7 @@ impl Mount {
                 tracing::warn!("what is not needed any more cannot be removed: {error}");
             }
         });
-        let ended = session.run();
+        let ended = run_until_unmounted(session);
         if let Err(error) = files.gather() {
             tracing::error!(
                 "small files that were closed are in the journal until the store is mounted again: {error}"
@@ -107,6 +117,16 @@ impl Mount {
         }
         ended
     }
+}
+
+/// Answers. The library unmounts the directory at the end of that, though it is unmounted already: something else may be mounted there by then, so it is
+/// kept from it.
+fn run_until_unmounted(session: Session<Operations>) -> io::Result<()> {
+    let mut background = session.spawn()?;
+    let nothing = std::thread::spawn(|| Ok(()));
+    let answers = std::mem::replace(&mut background.guard, nothing);
+    std::mem::forget(background);
+    answers.join().unwrap_or_else(|_| Err(io::Error::other("the thread that answers has panicked")))
 }
 
 /// Does something again and again for as long as there are files.

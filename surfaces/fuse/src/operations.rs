@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -294,7 +295,9 @@ impl Filesystem for Operations {
         reply: ReplyEmpty,
     ) {
         let released = match self.handles.remove(handle).as_deref() {
-            Some(Handle::Write { writing, .. }) => told(self.files.close_writer(writing)),
+            Some(Handle::Write { writing, is_closed, .. }) => {
+                told(self.files.end_writer(writing, is_closed.load(Ordering::Relaxed)))
+            }
             Some(Handle::Complete { writing, .. }) => told(self.files.close_writer(writing)),
             Some(Handle::Read { number, .. }) => {
                 self.files.close_reader(*number);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use stdchk::files::{Attributes, Fault, Files, ROOT_NUMBER, Writing};
+use stdchk::files::{Attributes, Fault, Files, ROOT_NUMBER, Special, Writing};
 use stdchk::{Durability, Repository, SaveOptions, Spec, collect};
 use stdchk_kit::{Random, SimFs};
 
@@ -172,7 +172,7 @@ fn who_goes_on_writing_after_a_version_was_made_makes_it_anew() {
     let writing = files.create(ROOT_NUMBER, "log", &new()).expect("new");
     for line in 0..5u64 {
         writing.write_at(&files, line * 2, &[b'0' + line as u8, b'\n']).expect("write");
-        files.flush(&writing).expect("flush");
+        files.flush(&writing, 1).expect("flush");
         assert_eq!(read(&files, "log").expect("read").len() as u64, line * 2 + 2);
     }
     files.close_writer(&writing).expect("close");
@@ -328,7 +328,7 @@ fn who_comes_later_makes_another_version_and_who_goes_on_the_same() {
     let count = || files.repository().state().expect("state").checkpoints().count();
     let first = files.create(ROOT_NUMBER, "f", &new()).expect("new");
     first.write_at(&files, 0, b"one").expect("write");
-    files.flush(&first).expect("flush");
+    files.flush(&first, 1).expect("flush");
     // The next one opens it before the first is let go.
     let second = files.open_to_write(first.number).expect("open");
     files.close_writer(&first).expect("close");
@@ -340,7 +340,7 @@ fn who_comes_later_makes_another_version_and_who_goes_on_the_same() {
     let new_one = files.create(ROOT_NUMBER, "g", &new()).expect("new");
     new_one.append(&files, b"three").expect("write");
     files.rename((ROOT_NUMBER, "g"), (ROOT_NUMBER, "f"), false).expect("rename");
-    files.flush(&new_one).expect("flush");
+    files.flush(&new_one, 1).expect("flush");
     new_one.append(&files, b" and more").expect("write");
     files.close_writer(&new_one).expect("close");
     assert_eq!((read(&files, "f").expect("read"), count()), (b"three and more".to_vec(), 3));
@@ -354,6 +354,54 @@ fn who_comes_later_makes_another_version_and_who_goes_on_the_same() {
 }
 
 #[test]
+fn who_opens_a_file_before_it_is_published_has_it_published() {
+    let fs = Arc::new(SimFs::new());
+    let files = files_on(&fs);
+    let one = files.create(ROOT_NUMBER, "f", &new()).expect("new");
+    one.append(&files, b"whole").expect("write");
+    let other = files.open_to_write(one.number).expect("open");
+    other.set_len(&files, 0).expect("cut");
+    // The one has closed it, the other one has not: what there is is his, and not whole.
+    files.flush(&one, 1).expect("flush");
+    files.end_writer(&one, true).expect("close");
+    assert!(files.repository().state().expect("state").checkpoints().next().is_none());
+    other.append(&files, b"new").expect("write");
+    files.flush(&other, 1).expect("flush");
+    files.end_writer(&other, true).expect("close");
+    assert_eq!(read(&files, "f").expect("read"), b"new");
+    assert_eq!(files.repository().state().expect("state").checkpoints().count(), 1);
+}
+
+#[test]
+fn a_new_file_gets_the_place_that_it_is_moved_to_before_it_is_closed() {
+    let fs = Arc::new(SimFs::new());
+    for len in [10, 200_000] {
+        let files = files_on(&fs);
+        let bytes = Random::new(len).bytes(len as usize);
+        for there in ["link", "file", "pipe"] {
+            match there {
+                "link" => drop(files.make_link(ROOT_NUMBER, there, "nowhere", &new())),
+                "pipe" => drop(files.make_special(ROOT_NUMBER, there, (Special::Fifo, 0), &new())),
+                _ => drop(write(&files, there, b"before")),
+            }
+            let old = files.find(ROOT_NUMBER, there).expect("it").number;
+            let secret = Attributes { mode: Some(0o600), ..new() };
+            let writing = files.create(ROOT_NUMBER, "tmp", &secret).expect("new");
+            writing.append(&files, &bytes).expect("write");
+            files.rename((ROOT_NUMBER, "tmp"), (ROOT_NUMBER, there), false).expect("rename");
+            files.close_writer(&writing).expect("close");
+            files.gather().expect("all is stored");
+            let entry = files.find(ROOT_NUMBER, there).expect("it");
+            assert_eq!((entry.mode, entry.number), (0o600, writing.number), "{there}");
+            assert!(read(&files, there).expect("read") == bytes, "{there}");
+            assert!(matches!(files.entry(old), Err(Fault::Missing)), "{there}");
+            files.remove(ROOT_NUMBER, there).expect("remove");
+        }
+    }
+    assert!(files_on(&fs).repository().state().expect("state").checkpoints().next().is_none());
+}
+
+#[test]
 fn an_open_file_outlives_its_name_until_the_last_one_closes_it() {
     let fs = Arc::new(SimFs::new());
     let files = files_on(&fs);
@@ -364,7 +412,7 @@ fn an_open_file_outlives_its_name_until_the_last_one_closes_it() {
         (files.open_to_write(number).expect("open"), files.open_to_write(number).expect("open"));
     one.append(&files, b"more").expect("write");
     files.remove(ROOT_NUMBER, "f").expect("remove");
-    files.flush(&one).expect("flush");
+    files.flush(&one, 1).expect("flush");
     files.close_writer(&one).expect("close");
     assert_eq!(other.len(), bytes.len() as u64 + 4);
     assert!(other.read_at(&files, 0, bytes.len()).expect("read") == bytes);
@@ -389,7 +437,7 @@ fn what_could_not_be_stored_is_said_and_never_replaced_by_zeros() {
         let wrote = one
             .set_len(&files, 0)
             .and_then(|()| one.append(&files, &Random::new(room).bytes(9 << 20)))
-            .and_then(|()| files.flush(&one));
+            .and_then(|()| files.flush(&one, 2));
         let closed = files.close_writer(&one);
         fs.limit_room(u64::MAX);
         let went_on = other.write_at(&files, 100 << 20, b"far").and_then(|()| files.close_writer(&other));

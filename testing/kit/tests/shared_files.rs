@@ -195,7 +195,7 @@ fn who_cannot_read_what_is_below_does_not_take_part() {
     a.close_writer(&first).expect("close");
     // B has closed it, but somebody got it from him.
     let theirs = open(b, "f");
-    b.flush(&theirs).expect("flush");
+    b.flush(&theirs, 1).expect("flush");
     let packs = || fs.files().into_iter().filter(|(path, _)| path.starts_with("packs/"));
     let before: Vec<String> = packs().map(|(path, _)| path).collect();
     let second = open(a, "f");

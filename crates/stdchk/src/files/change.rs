@@ -192,7 +192,7 @@ impl Files {
         Ok(was_new)
     }
 
-    fn note_removed(&self, number: u64) {
+    pub(super) fn note_removed(&self, number: u64) {
         let writing = self.table().writing.get(&number).cloned();
         if let Some(writing) = writing {
             writing.inner().is_removed = true;
@@ -255,9 +255,6 @@ impl Files {
         if there.is_some_and(Node::is_directory) {
             return Err(Fault::IsDirectory);
         }
-        if let Some(there) = there {
-            self.note_removed(there.number);
-        }
         self.forget_new(to.0, to.1)?;
         let Some(writing) = self.table().writing.get(&number).cloned() else { return Ok(false) };
         let mut inner = self.settled(&writing)?;
@@ -265,6 +262,7 @@ impl Files {
             return Ok(false);
         }
         inner.place = Some((to.0, to.1.to_owned()));
+        inner.gets_place = true;
         let mut table = self.table();
         table.names.remove(&(from.0, from.1.to_owned()));
         table.names.insert((to.0, to.1.to_owned()), number);

@@ -57,6 +57,7 @@ impl Files {
         let layers = &inner.layers;
         self.save.durability == Durability::Staged
             && inner.place.is_some()
+            && !inner.gets_place
             && !writing.waits.load(Ordering::Acquire)
             && inner.is_plain()
             && layers.base.is_none()
@@ -374,6 +375,7 @@ fn named_with_version(state: &State, closed: &Closed) -> Option<Named> {
 
 /// Whether there may be a file of that name.
 fn can_be_there(state: &State, named: &Named) -> bool {
-    let is_free = state.tree().find(named.parent, &named.name).is_none_or(|there| !there.is_directory());
+    let there = state.tree().find(named.parent, &named.name);
+    let is_free = there.is_none_or(|there| matches!(there.body, Body::File(_)));
     is_free && state.check(&Op::Name(Box::new(named.clone()))).is_ok()
 }

@@ -565,26 +565,43 @@ impl Files {
         Ok(writing)
     }
 
-    /// Publishes what was written so far, as who closes a file that he opened for writing wants it.
-    pub fn flush(&self, writing: &Arc<Writing>) -> Outcome<()> {
-        writing.inner().was_torn(true);
-        self.publish(writing)
+    /// Notes that so many more of those who opened it for writing have closed their last descriptor of it. When all have, what was written
+    /// so far is published.
+    pub fn flush(&self, writing: &Arc<Writing>, closed: u32) -> Outcome<()> {
+        writing.inner().closed += closed;
+        // Somebody else may open it before this comes to it: then it is his to publish.
+        self.publish(writing, &mut |inner| {
+            let are_all = inner.closed >= inner.opens;
+            are_all && {
+                inner.was_torn(true);
+                true
+            }
+        })
     }
 
     /// The end of what [`Files::open_to_write`] or [`Files::create`] began; with the last one what was written becomes a version.
     pub fn close_writer(&self, writing: &Arc<Writing>) -> Outcome<()> {
+        self.end_writer(writing, false)
+    }
+
+    /// The same for one that may have been told of by [`Files::flush`].
+    pub fn end_writer(&self, writing: &Arc<Writing>, was_closed: bool) -> Outcome<()> {
         let is_last = {
             let mut inner = writing.inner();
             inner.opens -= 1;
+            inner.closed = (inner.closed - u32::from(was_closed)).min(inner.opens);
             inner.opens == 0
         };
         if !is_last {
             return Ok(());
         }
-        if writing.inner().was_torn(true) {
-            writing.abandon("a process that wrote it was killed");
-        }
-        let published = self.publish(writing);
+        let published = self.publish(writing, &mut |inner| {
+            let is_last = inner.opens == 0;
+            if is_last && inner.was_torn(true) {
+                inner.abandon("a process that wrote it was killed");
+            }
+            is_last
+        });
         let mut inner = writing.inner();
         if inner.opens == 0 && !writing.waits.load(Ordering::Acquire) {
             let mut table = self.table();

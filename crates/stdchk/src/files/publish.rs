@@ -22,6 +22,8 @@ struct Item<'a> {
     target: u64,
     /// Where it will be, if it is new.
     place: Option<&'a (u64, String)>,
+    /// Whether it was moved there: then it is no version of what is there, but that gives way to it.
+    gets_place: bool,
     /// A version that those who wrote it have published already.
     replaces: Option<Version>,
 }
@@ -43,6 +45,12 @@ enum Appended {
 }
 
 impl Item<'_> {
+    /// The number of what gives way to it, if anything does.
+    fn gives_way(&self, state: &State) -> Option<u64> {
+        let (parent, name) = self.place.filter(|_| self.gets_place)?;
+        state.tree().find(*parent, name).map(|there| there.number)
+    }
+
     /// The file with its new version, as it will be.
     fn named(&self, state: &State) -> Outcome<Found> {
         let tree = state.tree();
@@ -53,6 +61,13 @@ impl Item<'_> {
             (None, Some((parent, name))) => match tree.find(*parent, name) {
                 None => {
                     let node = Node { body: Body::File(Vec::new()), ..self.node.clone() };
+                    Named { parent: *parent, name: name.clone(), node }
+                }
+                Some(there) if self.gets_place => {
+                    if there.is_directory() {
+                        return Err(Fault::IsDirectory);
+                    }
+                    let node = Node { body: Body::File(there.versions().to_vec()), ..self.node.clone() };
                     Named { parent: *parent, name: name.clone(), node }
                 }
                 // Somebody else has made it meanwhile: then this is a version of that.
@@ -82,29 +97,38 @@ fn next_version(state: &State, step: u64) -> Version {
 
 impl Files {
     /// Makes a version of what was written, if that is anything new. After a failure there is nothing left of it, and all who have the file open
-    /// hear that.
-    pub(super) fn publish(&self, writing: &Arc<Writing>) -> Outcome<()> {
+    /// hear that. Only if `may` says so of the file as it is then.
+    pub(super) fn publish(
+        &self,
+        writing: &Arc<Writing>,
+        may: &mut dyn FnMut(&mut Inner) -> bool,
+    ) -> Outcome<()> {
         if writing.inner().is_dirty {
             // It was written again since it was closed.
             self.gather_if(writing.number)?;
         }
         let mut inner = writing.inner();
+        if !may(&mut inner) {
+            return Ok(());
+        }
         inner.check()?;
         if inner.is_dirty && !inner.is_removed && self.let_wait(writing, &mut inner)? {
             return Ok(());
         }
+        let mut gone = None;
         let published = match inner.joined {
             _ if inner.is_removed => return Ok(()),
             Some(_) => inner.leave(self),
             None if !inner.is_dirty => return Ok(()),
             None => {
                 let ready = inner.ready(self)?;
-                self.publish_ready(&mut inner, ready)
+                self.publish_ready(&mut inner, ready, &mut gone)
             }
         };
         match published {
             Ok(Some(state)) => {
                 drop(inner);
+                gone.into_iter().for_each(|gone| self.note_removed(gone));
                 self.complete_if_last(&state, writing.number)
             }
             Ok(None) => Ok(()),
@@ -117,17 +141,27 @@ impl Files {
         }
     }
 
-    /// The state with the new version; none where the file has no name any more.
-    fn publish_ready(&self, inner: &mut Inner, ready: Ready) -> Outcome<Option<Arc<State>>> {
+    /// The state with the new version; none where the file has no name any more. What gave way to it is `gone`.
+    fn publish_ready(
+        &self,
+        inner: &mut Inner,
+        ready: Ready,
+        gone: &mut Option<u64>,
+    ) -> Outcome<Option<Arc<State>>> {
         let session = inner.session.take().expect("a part was written under it");
         let item = Item {
             entry: self.entry_of(inner.node.number, &ready)?,
             node: &inner.node,
             target: inner.target,
             place: inner.place.as_ref(),
+            gets_place: inner.gets_place,
             replaces: inner.published,
         };
-        let published = self.append_version(&ready, &item, &|_| true)?;
+        let way = std::cell::Cell::new(None);
+        let published = self.append_version(&ready, &item, &|state| {
+            way.set(item.gives_way(state));
+            true
+        })?;
         inner.is_dirty = false;
         let Appended::Version(state, version, target) = published else {
             // Those who have it open go on with it; it ends with the last of them.
@@ -140,6 +174,7 @@ impl Files {
         if let Some((parent, name)) = inner.place.take() {
             self.table().names.remove(&(parent, name));
         }
+        *gone = way.take();
         self.go_on_above(inner, &state, version);
         self.repository.list_in_index(ready.finished.listed, self.save.durability);
         Ok(Some(state))
@@ -166,7 +201,7 @@ impl Files {
         };
         let joined = inner.joined.as_ref().expect("it takes part");
         let (node, target) = (&inner.node, inner.node.number);
-        let item = Item { entry, node, target, place: None, replaces: None };
+        let item = Item { entry, node, target, place: None, gets_place: false, replaces: None };
         let appended = self.append_version(&ready, &item, &|state| joined.is_last(state))?;
         let Appended::Version(state, version, _) = appended else { return Ok(None) };
         inner.joined.take().into_iter().for_each(Joined::forget);

@@ -45,6 +45,8 @@ pub(super) struct Inner {
     pub node: Node,
     /// Where it will be, until it has a name that everybody knows.
     pub place: Option<(u64, String)>,
+    /// Whether it was moved there, so that what is there by then gives way to it.
+    pub gets_place: bool,
     /// The number of the file that it is a version of: another one where somebody else had made that meanwhile.
     pub target: u64,
     /// Whether its name is gone.
@@ -74,8 +76,9 @@ pub(super) struct Inner {
     /// Why it will not become a version.
     failed: Option<String>,
     has_failed: Arc<AtomicBool>,
-    /// How many have it open.
+    /// How many have it open, and how many of these have closed it, so that only the kernel still has it.
     pub opens: u32,
+    pub closed: u32,
 }
 
 /// A part to be published, and what it was written under.
@@ -95,6 +98,7 @@ impl Writing {
         let inner = Inner {
             node,
             place,
+            gets_place: false,
             target: number,
             is_removed: false,
             is_torn: false,
@@ -112,6 +116,7 @@ impl Writing {
             failed: None,
             has_failed: Arc::default(),
             opens: 0,
+            closed: 0,
         };
         let (has_failed, waits) = (inner.has_failed.clone(), AtomicBool::new(false));
         Writing { number, has_failed, waits, inner: Mutex::new(inner) }
@@ -275,10 +280,7 @@ impl Writing {
 
     /// Gives up what was written: there will be no version of it, and who goes on writing gets an error.
     pub fn abandon(&self, why: &str) {
-        let mut inner = self.inner();
-        if inner.is_dirty || inner.joined.is_some() {
-            inner.fail(why);
-        }
+        self.inner().abandon(why);
     }
 
     /// Notes that a process was killed that had it open: unless the one that opened it closes it, there will be no version.
@@ -305,6 +307,13 @@ impl Inner {
         match &self.failed {
             None => Ok(()),
             Some(why) => Err(Fault::Store(Error::new(stdchk_object::Kind::Io, why.clone()))),
+        }
+    }
+
+    /// Gives up what was written, if anything was.
+    pub fn abandon(&mut self, why: &str) {
+        if self.is_dirty || self.joined.is_some() {
+            self.fail(why);
         }
     }
 

@@ -87,7 +87,7 @@ fn leave_behind(out: &Out, args: &MountArgs) -> Result<u8> {
     Ok(u8::try_from(code).unwrap_or(1).max(1))
 }
 
-/// Where messages go: the file that was named, or one for this directory among those of the user.
+/// Where messages go: the file that was named, or one for this directory among those of the user, whose folder is made.
 fn log_file(args: &MountArgs) -> Result<Option<(PathBuf, File)>> {
     let path = match (&args.log, std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME")) {
         (Some(path), ..) => path.clone(),
@@ -97,8 +97,8 @@ fn log_file(args: &MountArgs) -> Result<Option<(PathBuf, File)>> {
         }
         (None, None, None) => return Ok(None),
     };
-    let opened = path
-        .parent()
+    let folder = path.parent().filter(|_| args.log.is_none());
+    let opened = folder
         .map_or(Ok(()), std::fs::create_dir_all)
         .and_then(|()| OpenOptions::new().create(true).append(true).open(&path));
     match opened {
@@ -166,7 +166,9 @@ fn serve(cli: &Cli, out: &Out, args: &MountArgs) -> Result<u8> {
     std::thread::spawn(move || {
         // Those that are open are closed, and stored, by their programs; nobody new comes in.
         while signals.recv().is_ok() {
-            if let Err(error) = stdchk_fuse::unmount(&mounted, true) {
+            if stdchk_fuse::is_mount(&mounted) == Some(true)
+                && let Err(error) = stdchk_fuse::unmount(&mounted, true)
+            {
                 tracing::warn!("{error}");
             }
         }
@@ -183,6 +185,10 @@ fn serve(cli: &Cli, out: &Out, args: &MountArgs) -> Result<u8> {
 }
 
 pub fn umount(out: &Out, directory: &Path, lazy: bool) -> Result<u8> {
+    if stdchk_fuse::is_mount(directory) != Some(true) {
+        let text = format!("{} is no mount of stdchk, and is left alone", directory.display());
+        return Err(Error::invalid(text));
+    }
     let server = stdchk_fuse::server_of(directory);
     if !lazy {
         stdchk_fuse::wait_stored(directory);
