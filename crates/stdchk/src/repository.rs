@@ -428,7 +428,9 @@ impl Repository {
             Home::Directory(_) => {
                 let room = rustix::fs::statvfs(&self.place).map_err(std::io::Error::from);
                 let room = room.context(|| format!("cannot ask {} for its room", self.place.display()))?;
-                Ok(Some((room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize)))
+                // What only root may have is nobody's here.
+                let kept = room.f_bfree.saturating_sub(room.f_bavail);
+                Ok(Some(((room.f_blocks - kept) * room.f_frsize, room.f_bavail * room.f_frsize)))
             }
             Home::Pool(packs, manager) => {
                 let (view, reports) = (packs.view(), manager.reports()?);

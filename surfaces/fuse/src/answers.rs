@@ -3,11 +3,12 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use fuser::{Errno, FileAttr, FileHandle, INodeNo, OpenAccMode, OpenFlags, Request};
 use stdchk::files::{
-    Attributes, COMPLETE, Entry, Fault, Files, NAME_BYTES_MAX, NODES, Outcome, POLICY, Progress, Special,
-    Writing,
+    Attributes, COMPLETE, Entry, Fault, Files, NAME_BYTES_MAX, NODES, Outcome, POLICY, Progress, Sort,
+    Special, Writing,
 };
 
 use crate::attributes::attributes;
@@ -51,6 +52,11 @@ pub fn told<T>(outcome: Outcome<T>) -> Answer<T> {
     outcome.map_err(errno)
 }
 
+/// How long the kernel may believe what it was told of names and attributes.
+pub const BELIEVED: Duration = Duration::from_millis(250);
+/// Of a mode: who runs it is its owner, or of its group; what is made in it is of its group.
+const SET_USER: u32 = 0o4000;
+const SET_GROUP: u32 = 0o2000;
 /// Of `open(2)`; the same on all machines that Linux runs on but for a few old ones.
 const O_EXCL: i32 = 0o200;
 const O_TRUNC: i32 = 0o1000;
@@ -66,7 +72,7 @@ impl Operations {
         self.handles.get(handle).ok_or(Errno::EBADF)
     }
 
-    pub fn find(&self, parent: INodeNo, name: &OsStr) -> Answer<FileAttr> {
+    pub fn find(&self, request: &Request, parent: INodeNo, name: &OsStr) -> Answer<FileAttr> {
         if name.len() > NAME_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
@@ -76,7 +82,11 @@ impl Operations {
             true => self.showcase.find(&self.files, parent.0, name),
             false => self.files.find(parent.0, name),
         };
-        told(found).map(|entry| attributes(&entry))
+        let entry = told(found)?;
+        match self.files.writing(entry.number).is_some() {
+            true => self.entry_for(request, entry.number, None).map(|entry| attributes(&entry)),
+            false => Ok(attributes(&entry)),
+        }
     }
 
     pub fn entry(&self, number: u64) -> Answer<Entry> {
@@ -95,12 +105,56 @@ impl Operations {
         Ok(self.handles.add(Handle::Version { opened, progress: Progress::default() }))
     }
 
-    pub fn of_new(&self, request: &Request, mode: u32, umask: u32) -> Attributes {
+    /// What something new is like: in a directory that hands on its group it has that.
+    pub fn of_new(&self, request: &Request, parent: u64, mode: u32, umask: u32) -> Attributes {
+        let above = self.entry(parent).ok().filter(|above| above.mode & SET_GROUP != 0);
         Attributes {
             mode: Some(mode & 0o7777 & !umask),
             user: Some(request.uid()),
-            group: Some(request.gid()),
+            group: Some(above.map_or(request.gid(), |above| above.group)),
             ..Attributes::default()
+        }
+    }
+
+    /// The same for a directory, which hands on the group itself.
+    pub fn of_new_directory(&self, request: &Request, parent: u64, mode: u32, umask: u32) -> Attributes {
+        let new = self.of_new(request, parent, mode, umask);
+        let hands_on = self.entry(parent).map_or(0, |above| above.mode & SET_GROUP);
+        Attributes { mode: new.mode.map(|mode| mode | hands_on), ..new }
+    }
+
+    /// What a process is told of a number: who does not write a file sees what it is like for others, so that what is read is as long as it
+    /// says. Where somebody may have mapped it to write it all see what he does, since the kernel knows one length.
+    pub fn entry_for(&self, request: &Request, number: u64, handle: Option<FileHandle>) -> Answer<Entry> {
+        let entry = self.entry(number)?;
+        let is_writers = handle.is_some_and(|handle| self.written(handle).is_ok());
+        if entry.sort == Sort::File
+            && !is_writers
+            && let process = process_of(request.pid())
+            && process != 0
+            && self.handles.is_written_by_others(number, process)
+            && let Ok(others) = self.files.entry_of_others(number)
+        {
+            return Ok(others);
+        }
+        Ok(entry)
+    }
+
+    /// How long the kernel may believe what is said of a file: not at all where that depends on who asks.
+    pub fn believed(&self, number: u64) -> Duration {
+        if self.files.writing(number).is_some() { Duration::ZERO } else { BELIEVED }
+    }
+
+    /// Takes the rights that a file gives to whoever runs it, where somebody else than root writes it.
+    pub fn take_rights(&self, request: &Request, writing: &Writing) {
+        let mode = writing.mode();
+        if mode & (SET_USER | SET_GROUP) == 0 || request.uid() == 0 {
+            return;
+        }
+        let taken = if mode & 0o010 == 0 { SET_USER } else { SET_USER | SET_GROUP };
+        let new = Attributes { mode: Some(mode & !taken), ..Attributes::default() };
+        if let Err(fault) = self.files.set(writing.number, &new) {
+            tracing::warn!("a file that was written keeps its rights: {}", fault.into_error());
         }
     }
 
@@ -135,7 +189,9 @@ impl Operations {
 
     pub fn writer(&self, request: &Request, writing: Arc<Writing>, flags: i32) -> FileHandle {
         let (opener, appends) = (process_of(request.pid()), flags & O_APPEND != 0);
-        self.handles.add(Handle::Write { writing, opener, is_closed: AtomicBool::new(false), appends })
+        let may_map = OpenFlags(flags).acc_mode() == OpenAccMode::O_RDWR;
+        let is_closed = AtomicBool::new(false);
+        self.handles.add(Handle::Write { writing, opener, is_closed, appends, may_map })
     }
 
     pub fn create_file(
@@ -324,12 +380,20 @@ pub fn special(mode: u32) -> Answer<Option<Special>> {
     }
 }
 
-/// Notes that users may make: those of the system mean nothing here.
-pub fn note_name(name: &OsStr) -> Answer<&str> {
+/// Notes that users may make: those of the system mean nothing here. What is known of a version they may not, but who copies notes along
+/// with files must not fail: nothing comes of it.
+pub fn note_name(name: &OsStr) -> Answer<Option<&str>> {
     let name = text(name)?;
-    match name.starts_with("user.") {
-        _ if name.starts_with(KNOWN) && ![POLICY, NODES].contains(&name) => Err(Errno::EPERM),
-        true => Ok(name),
-        false => Err(Errno::EOPNOTSUPP),
+    match name.strip_prefix(KNOWN) {
+        Some("version" | "versions" | "durability" | "stored_bytes" | "hash") => Ok(None),
+        Some(_) if ![POLICY, NODES].contains(&name) => Err(Errno::EPERM),
+        _ if name.starts_with("user.") => Ok(Some(name)),
+        _ => Err(Errno::EOPNOTSUPP),
     }
+}
+
+/// A name for something that is no file of bytes: there are some that mean something.
+pub fn plain_name(name: &OsStr) -> Answer<&str> {
+    let name = new_name(name)?;
+    if [COMPLETE, VERSIONS, STEPS].contains(&name) { Err(Errno::EPERM) } else { Ok(name) }
 }

@@ -17,7 +17,7 @@ pub fn attributes(entry: &Entry) -> FileAttr {
     FileAttr {
         ino: INodeNo(entry.number),
         size: entry.len,
-        blocks: entry.len.div_ceil(512),
+        blocks: entry.data.div_ceil(512),
         atime: time(entry.accessed_ns),
         mtime: time(entry.modified_ns),
         ctime: changed,

@@ -15,8 +15,17 @@ pub enum Handle {
     Version { opened: Arc<Opened>, progress: Progress },
     /// A file that has no version yet, to be read by somebody else than those who write it.
     Watch { writing: Arc<Writing> },
-    /// A file to be written, the process that opened it, whether that has closed it, and whether all that is written goes to the end.
-    Write { writing: Arc<Writing>, opener: u32, is_closed: AtomicBool, appends: bool },
+    /// A file to be written.
+    Write {
+        writing: Arc<Writing>,
+        /// The process that opened it, and whether that has closed it.
+        opener: u32,
+        is_closed: AtomicBool,
+        /// Whether all that is written goes to the end.
+        appends: bool,
+        /// Whether it may be read, too, and so be mapped to be written.
+        may_map: bool,
+    },
     /// The word that the steps of a directory are complete: what is written there is nothing.
     Complete { directory: u64, writing: Arc<Writing> },
     /// The names of a directory, as they were when they were first asked for.
@@ -45,6 +54,22 @@ impl Handles {
     /// The one of a number.
     pub fn get(&self, handle: FileHandle) -> Option<Arc<Handle>> {
         self.open().get(&handle.0).cloned()
+    }
+
+    /// Whether a file is open to be written, but not by that process, and nobody can have mapped it to be written.
+    pub fn is_written_by_others(&self, number: u64, process: u32) -> bool {
+        let mut is_written = false;
+        for handle in self.open().values() {
+            if let Handle::Write { writing, opener, may_map, .. } = &**handle
+                && writing.number == number
+            {
+                if *may_map || *opener == process || *opener == 0 {
+                    return false;
+                }
+                is_written = true;
+            }
+        }
+        is_written
     }
 
     /// Notes that a process has closed a file that it opened to write it; how many of those who did have closed it thereby. That handles

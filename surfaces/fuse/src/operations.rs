@@ -14,21 +14,21 @@ use fuser::{
 };
 use stdchk::files::{Attributes, COMPLETE, Fault, NAME_BYTES_MAX};
 
-use crate::answers::{Answer, Operations, new_name, note_name, special, text, told};
+use crate::answers::{Answer, BELIEVED, Operations, new_name, note_name, plain_name, special, text, told};
 use crate::attributes::{attributes, kind, nanoseconds};
 use crate::errno::errno;
 use crate::handles::Handle;
 use crate::process::process_of;
 use crate::shown::is_shown;
 
-/// How long the kernel may believe what it was told of names and attributes.
-const BELIEVED: Duration = Duration::from_millis(250);
 /// What one request may write.
 const WRITE_MAX: u32 = 1 << 20;
 /// Numbers are never used again.
 const GENERATION: Generation = Generation(0);
 /// What `df` counts in.
 const BLOCK: u32 = 4096;
+/// How many more names there may be, as far as `df` is concerned: nobody counts them.
+const NAMES_FREE: u64 = 1 << 40;
 /// Of `setxattr(2)`.
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
@@ -63,16 +63,16 @@ impl Filesystem for Operations {
         Ok(())
     }
 
-    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.find(parent, name) {
-            Ok(found) => reply.entry(&BELIEVED, &found, GENERATION),
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.find(request, parent, name) {
+            Ok(found) => reply.entry(&self.believed(found.ino.0), &found, GENERATION),
             Err(error) => reply.error(error),
         }
     }
 
-    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.entry(number.0) {
-            Ok(entry) => reply.attr(&BELIEVED, &attributes(&entry)),
+    fn getattr(&self, request: &Request, number: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+        match self.entry_for(request, number.0, handle) {
+            Ok(entry) => reply.attr(&self.believed(number.0), &attributes(&entry)),
             Err(error) => reply.error(error),
         }
     }
@@ -103,7 +103,7 @@ impl Filesystem for Operations {
             accessed_ns: accessed.map(nanoseconds),
         };
         match self.set_attributes(number.0, handle, len, &new) {
-            Ok(set) => reply.attr(&BELIEVED, &set),
+            Ok(set) => reply.attr(&self.believed(number.0), &set),
             Err(error) => reply.error(error),
         }
     }
@@ -129,9 +129,12 @@ impl Filesystem for Operations {
         device: u32,
         reply: ReplyEntry,
     ) {
-        let new = self.of_new(request, mode, umask);
+        let new = self.of_new(request, parent.0, mode, umask);
         let made = new_name(name).and_then(|name| match special(mode)? {
-            Some(special) => told(self.files.make_special(parent.0, name, (special, device), &new)),
+            Some(special) => {
+                let name = plain_name(name.as_ref())?;
+                told(self.files.make_special(parent.0, name, (special, device), &new))
+            }
             None => {
                 let writing = told(self.files.create(parent.0, name, &new))?;
                 told(self.files.close_writer(&writing))?;
@@ -153,8 +156,8 @@ impl Filesystem for Operations {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let new = self.of_new(request, mode, umask);
-        match new_name(name).and_then(|name| told(self.files.make_directory(parent.0, name, &new))) {
+        let new = self.of_new_directory(request, parent.0, mode, umask);
+        match plain_name(name).and_then(|name| told(self.files.make_directory(parent.0, name, &new))) {
             Ok(entry) => reply.entry(&BELIEVED, &attributes(&entry), GENERATION),
             Err(error) => reply.error(error),
         }
@@ -169,8 +172,8 @@ impl Filesystem for Operations {
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let new = self.of_new(request, 0o777, 0);
-        let made = new_name(name)
+        let new = self.of_new(request, parent.0, 0o777, 0);
+        let made = plain_name(name)
             .and_then(|name| told(self.files.make_link(parent.0, name, text(target.as_os_str())?, &new)));
         match made {
             Ok(entry) => reply.entry(&BELIEVED, &attributes(&entry), GENERATION),
@@ -196,7 +199,7 @@ impl Filesystem for Operations {
             return reply.error(Errno::EINVAL);
         }
         let renamed = text(name).and_then(|name| {
-            told(self.files.rename((parent.0, name), (new_parent.0, new_name(to)?), is_new))
+            told(self.files.rename((parent.0, name), (new_parent.0, plain_name(to)?), is_new))
         });
         done(reply, renamed);
     }
@@ -218,9 +221,10 @@ impl Filesystem for Operations {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.create_file(request, parent, name, self.of_new(request, mode, umask), flags) {
+        let new = self.of_new(request, parent.0, mode, umask);
+        match self.create_file(request, parent, name, new, flags) {
             Ok((found, handle)) => {
-                let believed = if name == COMPLETE { Duration::ZERO } else { BELIEVED };
+                let believed = if name == COMPLETE { Duration::ZERO } else { self.believed(found.ino.0) };
                 reply.created(&believed, &found, GENERATION, handle, OPENED);
             }
             Err(error) => reply.error(error),
@@ -248,7 +252,7 @@ impl Filesystem for Operations {
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         _number: INodeNo,
         handle_number: FileHandle,
         offset: u64,
@@ -259,8 +263,14 @@ impl Filesystem for Operations {
         reply: ReplyWrite,
     ) {
         let written = self.handle(handle_number).and_then(|handle| match &*handle {
-            // The kernel may not know where the end is by now.
-            Handle::Write { writing, appends: true, .. } => told(writing.append(&self.files, data)),
+            Handle::Write { writing, appends, .. } => {
+                self.take_rights(request, writing);
+                // The kernel may not know where the end is by now.
+                told(match appends {
+                    true => writing.append(&self.files, data),
+                    false => writing.write_at(&self.files, offset, data),
+                })
+            }
             _ => self.written(handle_number).and_then(|file| told(file.write_at(&self.files, offset, data))),
         });
         match written {
@@ -352,7 +362,8 @@ impl Filesystem for Operations {
             Ok(names) => {
                 for (next, (name, entry)) in (1..).zip(&*names).skip(offset as usize) {
                     let number = INodeNo(entry.number);
-                    if reply.add(number, next, name, &BELIEVED, &attributes(entry), GENERATION) {
+                    let believed = self.believed(entry.number);
+                    if reply.add(number, next, name, &believed, &attributes(entry), GENERATION) {
                         break;
                     }
                 }
@@ -375,8 +386,8 @@ impl Filesystem for Operations {
                     blocks(room.all),
                     free,
                     free,
-                    room.names,
-                    0,
+                    room.names + NAMES_FREE,
+                    NAMES_FREE,
                     BLOCK,
                     NAME_BYTES_MAX as u32,
                     BLOCK,
@@ -401,11 +412,13 @@ impl Filesystem for Operations {
             XATTR_REPLACE => Some(true),
             _ => None,
         };
-        let set =
-            note_name(name).and_then(|name| match self.files.set_note(number.0, name, Some(value), wants) {
+        let set = note_name(name).and_then(|name| match name {
+            None => Ok(()),
+            Some(name) => match self.files.set_note(number.0, name, Some(value), wants) {
                 Err(Fault::Missing) if wants == Some(true) => Err(Errno::ENODATA),
                 set => told(set),
-            });
+            },
+        });
         done(reply, set);
     }
 
@@ -427,11 +440,13 @@ impl Filesystem for Operations {
     }
 
     fn removexattr(&self, _: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed =
-            note_name(name).and_then(|name| match self.files.set_note(number.0, name, None, Some(true)) {
+        let removed = note_name(name).and_then(|name| match name {
+            None => Ok(()),
+            Some(name) => match self.files.set_note(number.0, name, None, Some(true)) {
                 Err(Fault::Missing) => Err(Errno::ENODATA),
                 removed => told(removed),
-            });
+            },
+        });
         done(reply, removed);
     }
 
@@ -478,17 +493,18 @@ impl Filesystem for Operations {
         let found = self.handle(handle).and_then(|handle| {
             let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
             let (len, place) = match &*handle {
-                Handle::Read { opened, .. } => {
-                    let len = opened.as_ref().map_or(0, |opened| opened.len());
-                    (len, if whence == SEEK_DATA { offset } else { len })
+                Handle::Read { opened: None, .. } => (0, 0),
+                Handle::Read { opened: Some(opened), .. } | Handle::Version { opened, .. } => {
+                    let place = match whence {
+                        SEEK_DATA => opened.next_data(offset),
+                        _ => opened.next_hole(offset),
+                    };
+                    (opened.len(), place)
                 }
                 Handle::Watch { writing }
                 | Handle::Write { writing, .. }
                 | Handle::Complete { writing, .. } => {
                     (writing.len(), told(writing.seek(&self.files, offset, whence == SEEK_HOLE))?)
-                }
-                Handle::Version { opened, .. } => {
-                    (opened.len(), if whence == SEEK_DATA { offset } else { opened.len() })
                 }
                 Handle::Directory { .. } => return Err(Errno::EISDIR),
             };

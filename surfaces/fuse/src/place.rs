@@ -5,21 +5,26 @@ use std::io::{self, ErrorKind};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// How the kernel calls a mount of stdchk.
+use crate::unmount::{is_dead, server_of};
+
+/// How the kernel calls a mount of stdchk, if whoever mounted it told it; root need not.
 const TYPE: &str = "fuse.stdchk";
+const TYPE_OF_ANY: &str = "fuse";
 
 /// Whether the last thing that was mounted on a directory is a mount of stdchk; nothing if there is none.
 pub fn is_mount(directory: &Path) -> Option<bool> {
     let place = place_of(directory)?;
     let all = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    all.lines().filter_map(mounted).filter(|(on, _)| *on == place).last().map(|(_, sort)| sort == TYPE)
+    let last = all.lines().filter_map(mounted).filter(|(on, _)| *on == place).last();
+    let is_ours = || server_of(directory).is_some() || is_dead(directory);
+    last.map(|(_, sort)| sort == TYPE || (sort == TYPE_OF_ANY && is_ours()))
 }
 
 /// Refuses a directory that nothing should be mounted on: one with something in it, or mounted on it.
 pub fn check_free(directory: &Path) -> io::Result<()> {
     let refused = |text: String| Err(io::Error::new(ErrorKind::AlreadyExists, text));
     if is_mount(directory) == Some(true) {
-        let text = match crate::is_dead(directory) {
+        let text = match is_dead(directory) {
             true => "a mount whose process is gone is there: unmount it first",
             false => "a store is mounted there already",
         };

@@ -124,6 +124,7 @@ impl Showcase {
                         Entry { sort: Sort::Link, len: target.len() as u64, mode: 0o777, links: 1, ..below }
                     }
                     Inside::File(len, mode, modified_ns) => {
+                        let below = Entry { data: len, ..below };
                         // Whose it was nobody knows: it is as if whoever mounted it had saved it.
                         let (user, group) = (getuid().as_raw(), getgid().as_raw());
                         let mode = mode & 0o555;
@@ -140,7 +141,8 @@ impl Showcase {
                 let version = files.version(below.number, *sequence)?;
                 let (len, time) = (version.bytes, version.created_ns);
                 let times = Entry { modified_ns: time, changed_ns: time, accessed_ns: time, ..below };
-                Entry { len, mode: readable, ..times }
+                let data = len.saturating_sub(version.tally.zero);
+                Entry { len, data, mode: readable, ..times }
             }
         };
         // Only what is there gets a number.

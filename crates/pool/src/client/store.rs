@@ -333,8 +333,9 @@ enum Put {
 }
 
 fn nobody_takes(name: PackName, refusals: Vec<Error>) -> Error {
-    let all_full = !refusals.is_empty() && refusals.iter().all(|error| error.kind() == Kind::Full);
-    let kind = if all_full { Kind::Full } else { Kind::Io };
+    // Of several reasons it is the one that somebody can do something about.
+    let is_full = refusals.iter().any(|error| error.kind() == Kind::Full);
+    let kind = if is_full { Kind::Full } else { Kind::Io };
     match refusals.into_iter().next() {
         Some(error) => error.within(format!("no benefactor takes pack {name}")).with_kind(kind),
         None => Error::new(Kind::Io, "the pool has no benefactors: start one with 'stdchk pool join'"),

@@ -542,7 +542,8 @@ fn is_gone(error: &Error) -> bool {
 
 /// Why there are too few of something: because it was removed, or whatever was said first.
 pub(super) fn short_of(text: String, failures: Vec<Error>) -> Error {
-    let telling = failures.iter().position(|error| error.kind() == Kind::Fenced).unwrap_or(0);
+    let of = |kind: Kind| failures.iter().position(|error| error.kind() == kind);
+    let telling = of(Kind::Fenced).or_else(|| of(Kind::Full)).unwrap_or(0);
     match failures.into_iter().nth(telling) {
         Some(error) => error.within(text),
         None => Error::new(Kind::Io, format!("{text}: the pool has too few benefactors")),

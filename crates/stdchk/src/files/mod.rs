@@ -76,7 +76,7 @@ pub struct Files {
     opened: Mutex<HashMap<Version, Arc<Opened>>>,
     ahead: Ahead,
     /// Steps that were looked into.
-    steps: Mutex<Vec<(Vec<CheckpointId>, Arc<Step>)>>,
+    steps: Mutex<Vec<(Vec<(CheckpointId, u64)>, Arc<Step>)>>,
     collected: Mutex<Collected>,
     /// Small files that were closed.
     waiting: Mutex<Waiting>,
@@ -124,6 +124,8 @@ pub struct Entry {
     pub sort: Sort,
     /// Bytes.
     pub len: u64,
+    /// How many of them are not known to be zeros.
+    pub data: u64,
     /// Permissions: the lower twelve bits of the mode.
     pub mode: u32,
     /// The user whose it is.
@@ -188,9 +190,7 @@ impl Files {
     pub fn open(repository: Repository, save: SaveOptions, is_read_only: bool) -> Result<Files> {
         let (all, least) = (save.memory, save.memory_min());
         let save = SaveOptions { durability: repository.level(save.durability)?, memory: least, ..save };
-        let mount =
-            || Session::open(repository.catalog.clone(), SessionKind::Mount, &repository.owner(false));
-        let mount = if is_read_only { None } else { Some(mount()?) };
+        let mount = if is_read_only { None } else { Some(say_that_it_is_there(&repository)?) };
         let ahead = Ahead::new(repository.workers.clone(), all / AHEAD_PART);
         let files = Files {
             repository,
@@ -219,6 +219,9 @@ impl Files {
                 "small files that were closed before are in the journal, and cannot be stored yet: {error}"
             );
         }
+        if !is_read_only && let Err(fault) = files.complete_what_is_there() {
+            tracing::error!("steps are not complete: {}", fault.into_error());
+        }
         Ok(files)
     }
 
@@ -229,6 +232,11 @@ impl Files {
 
     fn table(&self) -> MutexGuard<'_, Table> {
         locked(&self.table)
+    }
+
+    /// Whether somebody here writes a file.
+    fn is_written(&self, number: u64) -> bool {
+        self.table().writing.contains_key(&number)
     }
 
     /// Notes that a name in a directory has changed that nobody else knows.
@@ -273,6 +281,13 @@ impl Files {
         Ok(())
     }
 
+    /// What is known of a number as others see it, who do not write it.
+    pub fn entry_of_others(&self, number: u64) -> Outcome<Entry> {
+        let state = self.state()?;
+        let node = &state.tree().get(number).ok_or(Fault::Missing)?.node;
+        Ok(entry_of(&state, node))
+    }
+
     /// What is known of a number.
     pub fn entry(&self, number: u64) -> Outcome<Entry> {
         let (writing, reading, touched) = {
@@ -301,7 +316,9 @@ impl Files {
                     (false, false) => (inner.len(), node.modified_ns),
                 };
                 let changed_ns = node.changed_ns.max(inner.node.changed_ns);
-                Ok(Entry { len, modified_ns, changed_ns, links: u32::from(known), ..node })
+                // Where there are holes in what is written is not counted.
+                let data = if len == node.len { node.data } else { len };
+                Ok(Entry { len, data, modified_ns, changed_ns, links: u32::from(known), ..node })
             }
             (_, None) => {
                 let gone = || reading.map(|entry| Entry { links: 0, ..entry });
@@ -628,6 +645,20 @@ impl Files {
     }
 }
 
+/// The session of a mount. Where there is no room for it, room is made of what nobody needs.
+fn say_that_it_is_there(repository: &Repository) -> Result<Session> {
+    let open = || Session::open(repository.catalog.clone(), SessionKind::Mount, &repository.owner(false));
+    match open() {
+        Err(error) if error.kind() == Kind::Full => {
+            tracing::warn!("{error}; what nobody needs is removed");
+            repository.remove_stale_temporaries(true)?;
+            stdchk_upkeep::collect(&repository.ground(), false)?;
+            open()
+        }
+        opened => opened,
+    }
+}
+
 /// The newest version that is there.
 fn newest(state: &State, node: &Node) -> Option<Version> {
     let is_there = |version: &&Version| state.checkpoint(&version.id()).is_some();
@@ -640,6 +671,7 @@ fn root(state: &State) -> Entry {
         number: ROOT,
         sort: Sort::Directory,
         len: 0,
+        data: 0,
         mode: 0o755,
         user: 0,
         group: 0,
@@ -651,17 +683,21 @@ fn root(state: &State) -> Entry {
 }
 
 fn entry_of(state: &State, node: &Node) -> Entry {
-    let len_of = |version: Version| state.checkpoint(&version.id()).map_or(0, |entry| entry.bytes);
-    let (sort, len) = match &node.body {
-        Body::Directory => (Sort::Directory, 0),
-        Body::Link(target) => (Sort::Link, target.len() as u64),
-        Body::Special(special, device) => (Sort::Special(*special, *device), 0),
-        Body::File(_) => (Sort::File, newest(state, node).map_or(0, len_of)),
+    let len_of = |version: Version| {
+        let known = state.checkpoint(&version.id());
+        known.map_or((0, 0), |entry| (entry.bytes, entry.bytes.saturating_sub(entry.tally.zero)))
+    };
+    let (sort, (len, data)) = match &node.body {
+        Body::Directory => (Sort::Directory, (0, 0)),
+        Body::Link(target) => (Sort::Link, (target.len() as u64, 0)),
+        Body::Special(special, device) => (Sort::Special(*special, *device), (0, 0)),
+        Body::File(_) => (Sort::File, newest(state, node).map_or((0, 0), len_of)),
     };
     Entry {
         number: node.number,
         sort,
         len,
+        data,
         mode: node.mode,
         user: node.user,
         group: node.group,

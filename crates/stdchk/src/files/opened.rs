@@ -129,6 +129,18 @@ impl Opened {
         at
     }
 
+    /// The next hole from an offset on, of those that are known without reading bytes; or its end.
+    pub fn next_hole(&self, offset: u64) -> u64 {
+        let mut at = offset;
+        while at < self.len() {
+            match self.vault.find_leaf(self.roots(), &self.content.blob, at, &mut |_, _, _| {}) {
+                Ok((leaf, start, len)) if leaf != LeafAt::Hole && start + len > at => at = start + len,
+                _ => break,
+            }
+        }
+        at.min(self.len())
+    }
+
     /// What its bytes are: versions of the same hash have the same bytes.
     pub fn hash(&self) -> Result<Hash> {
         if let Some(hash) = self.hash.get() {

@@ -135,7 +135,7 @@ impl Files {
             Err(fault) => {
                 // Before anybody else can come to it: what it had is in the part that is lost.
                 let error = fault.into_error();
-                inner.fail(&error.to_string());
+                inner.fail(&error);
                 Err(Fault::Store(error))
             }
         }
@@ -216,7 +216,7 @@ impl Files {
         match self.open_version(state, version) {
             Ok(opened) => inner.layers = Layered::of(opened),
             // The version is there; only those who would go on above it cannot.
-            Err(error) => inner.fail(&error.to_string()),
+            Err(error) => inner.fail(&error),
         }
     }
 

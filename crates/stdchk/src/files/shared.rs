@@ -239,13 +239,17 @@ impl Inner {
         Ok(())
     }
 
-    /// The same, with the newest that there is.
+    /// The same, with the newest that there is. That this cannot be found out just now does not give up the file.
     pub fn catch_up(&mut self, files: &Files) -> Result<()> {
         if !self.is_shared || self.is_removed {
             return Ok(());
         }
         let state = files.newest_state()?;
-        if self.joined.is_some() {
+        if let Some(joined) = &self.joined {
+            if let Err(gone) = joined.session(&state).map(drop) {
+                self.fail(&gone);
+                return Err(gone);
+            }
             return self.follow(&state);
         }
         // It was closed here: what there is now others may have made.

@@ -111,7 +111,9 @@ impl Files {
         if entries.is_empty() {
             return Err(Fault::Missing);
         }
-        let key: Vec<CheckpointId> = entries.iter().map(CheckpointEntry::id).collect();
+        // One that was dropped may have had the same identity.
+        let key: Vec<(CheckpointId, u64)> =
+            entries.iter().map(|entry| (entry.id(), entry.sequence)).collect();
         let pin = self.pin()?;
         if let Some((_, step)) = locked(&self.steps).iter().find(|(known, _)| *known == key) {
             return Ok(step.clone());

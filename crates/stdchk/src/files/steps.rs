@@ -77,6 +77,26 @@ impl Files {
         }
     }
 
+    /// Makes checkpoints of steps whose nodes had all closed their files when a mount died.
+    pub(super) fn complete_what_is_there(&self) -> Outcome<()> {
+        let state = self.state()?;
+        let declares = |named: &Named| named.node.notes.iter().any(|(name, _)| name == NODES);
+        if !state.tree().names().any(declares) {
+            return Ok(());
+        }
+        let directories: BTreeSet<u64> = state.tree().names().map(|named| named.parent).collect();
+        for directory in directories {
+            let Some(nodes) = nodes_declared(&state, directory) else { continue };
+            for (step, files) in open_steps(&state, directory) {
+                let ranks: BTreeSet<u32> = files.iter().map(|file| file.rank).collect();
+                if ranks.len() as u32 >= nodes {
+                    self.complete(directory, &step)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Makes a checkpoint of each step of a directory that is not complete yet, of the files that are there.
     pub fn complete_all(&self, directory: u64) -> Outcome<()> {
         self.check_writable()?;

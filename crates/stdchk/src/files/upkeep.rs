@@ -121,7 +121,7 @@ impl Files {
     fn carry_out(&self, old: &Named, purge: &Purge) -> Outcome<()> {
         self.change(|state| {
             let number = old.node.number;
-            if state.shared(number).is_some() || self.writing(number).is_some() {
+            if state.shared(number).is_some() || self.is_written(number) {
                 return Ok((Vec::new(), ()));
             }
             let same = state
@@ -138,7 +138,24 @@ impl Files {
                 }
             };
             Ok((vec![op], ()))
-        })
+        })?;
+        match purge {
+            Purge::File => self.keep_place(old),
+            Purge::Versions(_) => Ok(()),
+        }
+    }
+
+    /// Who has opened a file to write it while it was removed because of its age makes it anew.
+    fn keep_place(&self, removed: &Named) -> Outcome<()> {
+        let number = removed.node.number;
+        let Some(writing) = self.writing(number) else { return Ok(()) };
+        let mut inner = self.settled(&writing)?;
+        if inner.place.is_none() && !inner.is_removed && inner.published.is_none() && inner.joined.is_none() {
+            let place = (removed.parent, removed.name.clone());
+            self.table().names.insert(place.clone(), number);
+            inner.place = Some(place);
+        }
+        Ok(())
     }
 }
 

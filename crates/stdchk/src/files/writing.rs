@@ -12,7 +12,7 @@ use stdchk_catalog::{SessionKind, State};
 use stdchk_engine::session::Session;
 use stdchk_engine::{FinishedPart, PartView, PartWriter};
 use stdchk_object::manifest::Manifest;
-use stdchk_object::{AppName, Error, Result, SessionId};
+use stdchk_object::{AppName, Error, Kind, Result, SessionId};
 
 use super::fault::{Fault, Outcome};
 use super::layered::Layered;
@@ -74,7 +74,7 @@ pub(super) struct Inner {
     /// The version that those who write now have published already.
     pub published: Option<Version>,
     /// Why it will not become a version.
-    failed: Option<String>,
+    failed: Option<(Kind, String)>,
     has_failed: Arc<AtomicBool>,
     /// How many have it open, and how many of these have closed it, so that only the kernel still has it.
     pub opens: u32,
@@ -145,6 +145,11 @@ impl Writing {
         if self.has_failed() { self.inner().check() } else { Ok(()) }
     }
 
+    /// Who may do what with it: the lower twelve bits of its mode.
+    pub fn mode(&self) -> u32 {
+        self.inner().node.mode
+    }
+
     /// How long it is.
     pub fn len(&self) -> u64 {
         self.inner().len()
@@ -169,7 +174,7 @@ impl Writing {
         let mut inner = self.inner();
         inner.begin(files)?;
         if offset.is_none() {
-            inner.attempt(|inner| inner.catch_up(files))?;
+            inner.catch_up(files)?;
         }
         let offset = offset.unwrap_or(inner.len());
         let end =
@@ -197,7 +202,7 @@ impl Writing {
     pub fn read_at(&self, files: &Files, offset: u64, len: usize) -> Outcome<Vec<u8>> {
         let mut inner = self.inner();
         inner.check()?;
-        inner.attempt(|inner| inner.catch_up(files))?;
+        inner.catch_up(files)?;
         if inner.stream.is_some() {
             inner.attempt(|inner| inner.settle(files))?;
         }
@@ -217,7 +222,7 @@ impl Writing {
         }
         let mut inner = self.inner();
         inner.begin(files)?;
-        inner.attempt(|inner| inner.catch_up(files))?;
+        inner.catch_up(files)?;
         if len == inner.len() {
             return Ok(());
         }
@@ -246,7 +251,7 @@ impl Writing {
         {
             let mut inner = self.inner();
             inner.begin(files)?;
-            inner.attempt(|inner| inner.catch_up(files))?;
+            inner.catch_up(files)?;
             if len <= inner.len() {
                 return Ok(());
             }
@@ -306,14 +311,14 @@ impl Inner {
     pub fn check(&self) -> Outcome<()> {
         match &self.failed {
             None => Ok(()),
-            Some(why) => Err(Fault::Store(Error::new(stdchk_object::Kind::Io, why.clone()))),
+            Some((kind, why)) => Err(Fault::Store(Error::new(*kind, why.clone()))),
         }
     }
 
     /// Gives up what was written, if anything was.
     pub fn abandon(&mut self, why: &str) {
         if self.is_dirty || self.joined.is_some() {
-            self.fail(why);
+            self.fail(&Error::new(Kind::Io, why));
         }
     }
 
@@ -339,7 +344,7 @@ impl Inner {
     }
 
     fn write_zeros(&mut self, files: &Files, range: std::ops::Range<u64>) -> Outcome<()> {
-        self.attempt(|inner| inner.catch_up(files))?;
+        self.catch_up(files)?;
         let (mut at, end) = (range.start, range.end.min(self.len()));
         while at < end {
             let some = (end - at).min(ZEROS.len() as u64);
@@ -360,8 +365,8 @@ impl Inner {
     }
 
     /// From now on there is nothing to be published, and all who have it open hear why.
-    pub fn fail(&mut self, why: &str) {
-        self.failed = Some(why.to_owned());
+    pub fn fail(&mut self, why: &Error) {
+        self.failed = Some((why.kind(), why.to_string()));
         self.has_failed.store(true, Ordering::Relaxed);
         self.joined.take().into_iter().for_each(Joined::abort);
         self.give_up();
@@ -384,7 +389,7 @@ impl Inner {
     fn attempt<T>(&mut self, step: impl FnOnce(&mut Inner) -> Result<T>) -> Result<T> {
         let done = step(self);
         if let Err(error) = &done {
-            self.fail(&error.to_string());
+            self.fail(error);
         }
         done
     }
@@ -405,9 +410,10 @@ impl Inner {
 
     fn why_stream_failed(&mut self, error: Error) -> Error {
         self.stream.take().map_or(error, |stream| {
-            stream.end().err().unwrap_or_else(|| {
-                Error::new(stdchk_object::Kind::Io, "what was written before could not be stored")
-            })
+            stream
+                .end()
+                .err()
+                .unwrap_or_else(|| Error::new(Kind::Io, "what was written before could not be stored"))
         })
     }
 
