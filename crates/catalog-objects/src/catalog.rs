@@ -93,11 +93,14 @@ impl Catalog for ObjectCatalog {
             }
             ops.iter().try_for_each(|op| inner.state.check(op))?;
             let record = Record::new(inner.state.number() + 1, ops)?;
+            // What cannot be applied must not be there for others to find.
+            let mut next = State::clone(&inner.state);
+            next.apply(&record)?;
             if !self.put(&record, durable, &mut inner)? {
                 pause(retry)?;
                 continue;
             }
-            Arc::make_mut(&mut inner.state).apply(&record)?;
+            inner.state = Arc::new(next);
             if record.number.is_multiple_of(SNAPSHOT_EVERY) {
                 // The record stands whatever becomes of the snapshot; the next one gets another chance.
                 if let Err(error) = log::snapshot(&*self.objects, &inner.state) {

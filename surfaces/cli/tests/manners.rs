@@ -1,85 +1,139 @@
-//! How the program behaves at its edges: flags that are wrong, output that nobody takes, quiet.
+//! What programs and people expect of any file system, and of who mounts and unmounts one.
 
+mod mounts;
+mod pools;
+
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
-fn stdchk(store: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stdchk"));
-    command.env("STDCHK_STORE", store).args(args);
-    command
-}
+use mounts::{Mounted, can_mount, text, until};
 
-fn run(store: &Path, args: &[&str]) -> Output {
-    stdchk(store, args).stdin(Stdio::null()).output().expect("the program starts")
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).expect("text")
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output().expect("id");
+    text(&id.stdout).trim() == "0"
 }
 
 #[test]
-fn flags_that_are_wrong_are_told_as_json_too() {
-    let dir = tempfile::tempdir().expect("a folder");
-    for args in [
-        &["--json", "list", "--nonsense"][..],
-        &["save", "--json"],
-        &["--json", "policy", "a", "--keep-last", "x"],
-    ] {
-        let refused = run(dir.path(), args);
-        assert_eq!(refused.status.code(), Some(2), "{args:?}");
-        let told: serde_json::Value = serde_json::from_slice(&refused.stdout).expect("JSON");
-        assert_eq!(told["error"]["kind"], "invalid", "{args:?}");
-        assert!(told["error"]["message"].as_str().is_some_and(|message| message.len() > 10), "{args:?}");
-        assert!(!refused.stderr.is_empty(), "{args:?}: and for people");
+fn mounts_and_unmounts_are_only_where_they_should_be() {
+    if !can_mount() {
+        return;
     }
+    let mounted = Mounted::new(&[]);
+    let refused = |args: &[&str], why: &str| {
+        let output = mounted.stdchk(args).output().expect("it starts");
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains(why), "{args:?}: {said}");
+    };
+    let (root, store) = (mounted.root().display().to_string(), mounted.store.clone());
+    let full = mounted.dir.path().join("full");
+    std::fs::create_dir_all(full.join("something")).expect("a directory");
+    let inside = Path::new(&store).join("inside");
+    std::fs::create_dir(&inside).expect("a directory");
+    refused(&["mount", &root], "mounted there already");
+    refused(&["mount", full.to_str().expect("text")], "there is something in it");
+    refused(&["mount", inside.to_str().expect("text")], "the store lies there");
+    refused(&["umount", full.to_str().expect("text")], "no mount of stdchk");
+    refused(&["umount", "/proc"], "no mount of stdchk");
+    assert!(Path::new("/proc/self").exists());
+    let log = mounted.dir.path().join("not/there/log");
+    let elsewhere = mounted.dir.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).expect("a directory");
+    refused(
+        &["mount", "--log", log.to_str().expect("text"), elsewhere.to_str().expect("text")],
+        "cannot write",
+    );
+    assert!(!log.parent().expect("a folder").exists());
 }
 
+/// A mount that is taken away while a file is open ends with that file. It must not take along what is mounted there by then.
 #[test]
-fn a_session_that_nobody_was_told_of_is_not_left_open() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let full = std::fs::File::options().write(true).open("/dev/full").expect("/dev/full");
-    let begun = stdchk(dir.path(), &["begin", "melt", "--step", "1"]).stdout(full).output().expect("starts");
-    assert_eq!(begun.status.code(), Some(1), "{}", text(&begun.stderr));
-    assert!(text(&begun.stderr).contains("cannot write to standard output"));
-    let sessions = run(dir.path(), &["--json", "sessions"]);
-    assert_eq!(text(&sessions.stdout), "");
-}
-
-#[test]
-fn a_reader_that_has_read_enough_is_no_error() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let store = dir.path().join("store");
-    let file = dir.path().join("state");
-    std::fs::write(&file, vec![7; 4 << 20]).expect("a file");
-    assert!(run(&store, &["save", "melt", file.to_str().expect("text"), "--step", "1"]).status.success());
-    let mut cat = stdchk(&store, &["cat", "melt:state"]).stdout(Stdio::piped()).spawn().expect("starts");
-    drop(cat.stdout.take());
-    let status = cat.wait().expect("ends");
-    assert!(status.success() || status.code() == Some(141), "{status}");
-}
-
-#[test]
-fn quiet_says_nothing_of_success_and_everything_that_was_asked() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let store = dir.path().join("store");
-    let file = dir.path().join("state");
-    std::fs::write(&file, b"a state").expect("a file");
-    let (file, to) = (file.to_str().expect("text"), dir.path().join("to"));
-    for args in [
-        &["-q", "save", "melt", file, "--step", "1"][..],
-        &["-q", "save", "melt", file, "--step", "2"],
-        &["-q", "restore", "melt", "--to", to.to_str().expect("text")],
-        &["-q", "policy", "melt", "--keep-last", "2"],
-        &["-q", "forget", "melt@1"],
-        &["-q", "gc"],
-    ] {
-        let done = run(&store, args);
-        assert!(done.status.success(), "{args:?}");
-        assert_eq!((text(&done.stdout), text(&done.stderr)), ("", ""), "{args:?}");
+fn who_ends_late_leaves_what_was_mounted_since() {
+    if !can_mount() {
+        return;
     }
-    assert_eq!(text(&run(&store, &["-q", "latest", "melt"]).stdout), "2\n");
-    assert!(text(&run(&store, &["-q", "list"]).stdout).contains("melt"));
-    let missing = run(&store, &["-q", "show", "melt@7"]);
-    assert_eq!(missing.status.code(), Some(4));
-    assert!(!missing.stderr.is_empty(), "errors are told");
+    let mounted = Mounted::new(&[]);
+    let server = mounted.server().expect("it is there");
+    let open = std::fs::File::create(mounted.root().join("open")).expect("a file");
+    let root = mounted.root().display().to_string();
+    let lazily = mounted.stdchk(&["umount", "--lazy", &root]).output().expect("it starts");
+    assert!(lazily.status.success(), "{}", text(&lazily.stderr));
+    let output = mounted.stdchk(&["mount", &root]).output().expect("it starts");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    mounted.sh("echo new > new");
+    drop(open);
+    until(|| (!Path::new(&format!("/proc/{server}")).exists()).then_some(()));
+    assert_eq!(mounted.sh("cat new"), "new\n");
+    assert_ne!(mounted.server(), Some(server));
+}
+
+#[test]
+fn who_reads_a_file_that_is_written_is_told_of_what_he_reads() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new(&[]);
+    let python = "import mmap, os\n\
+        open('f', 'wb').write(b'a' * 50000)\n\
+        def of_others():\n\
+        \x20   r, w = os.pipe()\n\
+        \x20   if os.fork() == 0:\n\
+        \x20       f = os.open('f', os.O_RDONLY)\n\
+        \x20       said = (os.stat('f').st_size, os.fstat(f).st_size, os.lseek(f, 0, 2), len(os.pread(f, 1 << 20, 0)))\n\
+        \x20       os.write(w, repr(said).encode()); os._exit(0)\n\
+        \x20   os.wait(); return eval(os.read(r, 1000))\n\
+        f = os.open('f', os.O_WRONLY | os.O_TRUNC)\n\
+        for size in [10, 100000]:\n\
+        \x20   os.pwrite(f, b'b' * size, 0)\n\
+        \x20   assert of_others() == (50000,) * 4, of_others()\n\
+        \x20   assert os.fstat(f).st_size == os.lseek(f, 0, 2) == size\n\
+        os.close(f)\n\
+        assert of_others() == (100000,) * 4, of_others()\n\
+        # Who maps a file to write it does not write back what others have read.\n\
+        reader = open('f', 'rb'); old = mmap.mmap(reader.fileno(), 0, access=mmap.ACCESS_READ)\n\
+        f = os.open('f', os.O_RDWR); os.pwrite(f, b'c' * 100000, 0)\n\
+        old[:]\n\
+        new = mmap.mmap(f, 100000)\n\
+        for at in range(0, 100000, 4096): new[at] = ord('d')\n\
+        new.flush(); new.close(); os.close(f)\n\
+        wanted = bytes(ord('d') if at % 4096 == 0 else ord('c') for at in range(100000))\n\
+        assert open('f', 'rb').read() == wanted\n\
+        assert reader.read() == b'b' * 100000\n";
+    std::fs::write(mounted.dir.path().join("sizes.py"), python).expect("a file");
+    mounted.sh("python3 ../sizes.py");
+    // Holes cost nothing, and are found.
+    mounted.sh("truncate -s 400M hole; printf x | dd of=hole bs=1 seek=209715200 conv=notrunc status=none");
+    mounted.sh("sleep 0.3; test \"$(du -k hole | cut -f1)\" -lt 10; cp -a hole ../hole; cmp hole ../hole");
+    mounted.sh("test \"$(du -k ../hole | cut -f1)\" -lt 5000");
+    // Notes go along with files, and those that are computed do no harm.
+    let python = "import os\n\
+        open('n', 'wb').write(b'x'); os.setxattr('n', 'user.mine', b'1')\n\
+        os.setxattr('n', 'user.stdchk.hash', b'what was there'); os.removexattr('n', 'user.stdchk.version')\n\
+        assert len(os.getxattr('n', 'user.stdchk.hash')) == 64 and os.getxattr('n', 'user.mine') == b'1'\n";
+    std::fs::write(mounted.dir.path().join("notes.py"), python).expect("a file");
+    mounted.sh("python3 ../notes.py; df . > /dev/null; df -i .");
+    // Words that mean something are no names.
+    mounted.sh("! mkdir .complete 2> /dev/null; ! mv n .complete 2> /dev/null; ! ln -s x .versions 2> /dev/null; test -e n");
+}
+
+#[test]
+fn groups_and_rights_go_where_they_go_everywhere() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let mounted = Mounted::new(&["--allow-other"]);
+    std::fs::set_permissions(mounted.dir.path(), std::fs::Permissions::from_mode(0o755)).expect("rights");
+    let of_nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+    mounted.sh("mkdir shared; chgrp 1234 shared; chmod 2777 shared; echo run > su; chmod 6777 su; sleep 0.3");
+    mounted.sh(&format!(
+        "{of_nobody} sh -c 'cd shared; echo x > f; mkdir d; cd ..; echo more >> su'; sleep 0.4"
+    ));
+    assert_eq!(mounted.sh("stat -c '%g %a' shared/f shared/d; stat -c %a su"), "1234 644\n1234 2755\n777\n");
+    // What a new file that is moved over another one is like is what it was made as.
+    mounted.sh("echo open > there; chmod 644 there; umask 077; exec 3> tmp; mv tmp there; echo secret >&3; exec 3>&-");
+    assert_eq!(mounted.sh("stat -c %a there; cat there"), "600\nsecret\n");
+    mounted.sh(
+        "ln -s nowhere link; exec 3> tmp; mv tmp link; echo new >&3; exec 3>&-; test ! -L link; sleep 0.2",
+    );
+    assert_eq!(mounted.sh("cat link"), "new\n");
 }

@@ -249,6 +249,27 @@ impl Operations {
         }
     }
 
+    /// Reads for a page of the kernel, which has one set of them for a file: where somebody may have mapped it to write it, all have what he
+    /// writes, or he would write back what others have read.
+    pub fn fill_page(
+        &self,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        give: impl FnOnce(&[u8]),
+    ) -> Answer<()> {
+        let written = match &*self.handle(handle)? {
+            Handle::Read { number, .. } => self.handles.mapped(*number),
+            _ => None,
+        };
+        match written {
+            Some(writing) => {
+                told(writing.read_at(&self.files, offset, size as usize)).map(|bytes| give(&bytes))
+            }
+            None => self.read_file(handle, offset, size, give),
+        }
+    }
+
     pub fn written(&self, handle: FileHandle) -> Answer<Arc<Writing>> {
         match &*self.handle(handle)? {
             Handle::Write { writing, .. } | Handle::Complete { writing, .. } => Ok(writing.clone()),

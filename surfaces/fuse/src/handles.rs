@@ -72,6 +72,14 @@ impl Handles {
         is_written
     }
 
+    /// What somebody writes of a file who may have mapped it to write it.
+    pub fn mapped(&self, number: u64) -> Option<Arc<Writing>> {
+        self.open().values().find_map(|handle| match &**handle {
+            Handle::Write { writing, may_map: true, .. } if writing.number == number => Some(writing.clone()),
+            _ => None,
+        })
+    }
+
     /// Notes that a process has closed a file that it opened to write it; how many of those who did have closed it thereby. That handles
     /// are let go is heard later.
     pub fn close(&self, of: &Arc<Writing>, by: u32) -> u32 {

@@ -301,13 +301,18 @@ impl Files {
                 };
             }
             let mut names = BTreeMap::new();
-            for closed in all {
+            // An attempt that seemed to fail may have been made.
+            let is_there = |closed: &&&Closed| state.checkpoint(&first_version(closed).id()).is_some();
+            for closed in all.iter().filter(|closed| !is_there(closed)) {
                 match named_with_version(state, closed) {
                     Some(named) => {
                         _ = names.insert((named.parent, named.name.clone()), (entry(closed), named))
                     }
                     None => tracing::error!("{:?} cannot be there any more, and is lost", closed.named.name),
                 }
+            }
+            if names.is_empty() {
+                return Ok(Vec::new());
             }
             let (entries, names): (Vec<_>, Vec<_>) = names.into_values().unzip();
             let publish = Op::Publish(id, entries, state.to_revive(packs()));
@@ -352,6 +357,11 @@ impl Files {
     }
 }
 
+/// The version that a file has which was closed.
+fn first_version(closed: &Closed) -> Version {
+    Version { step: closed.named.node.number, generation: 1 }
+}
+
 /// What leads to a file that was closed, with its version; none where there can be no such file.
 fn named_with_version(state: &State, closed: &Closed) -> Option<Named> {
     let new = &closed.named;
@@ -363,7 +373,7 @@ fn named_with_version(state: &State, closed: &Closed) -> Option<Named> {
     let kept = policy::kept(state, &named.node, named.parent);
     let is_newest = there.is_none_or(|there| there.modified_ns <= new.node.modified_ns);
     let Body::File(versions) = &mut named.node.body else { return None };
-    let version = Version { step: new.node.number, generation: 1 };
+    let version = first_version(closed);
     // What was written there since stays the newest.
     versions.insert(if is_newest { versions.len() } else { versions.len().saturating_sub(1) }, version);
     versions.drain(..versions.len().saturating_sub(kept.most));
