@@ -149,7 +149,7 @@ pub enum Verb {
     /// End a mount, when everything that was closed is stored
     Umount {
         /// The directory.
-        #[arg(value_hint = ValueHint::DirPath)]
+        #[arg(value_hint = ValueHint::DirPath, default_value = MOUNTED)]
         directory: PathBuf,
         /// Also where programs still have files open: nobody new comes in, and it ends with the last of them.
         #[arg(long)]
@@ -421,11 +421,14 @@ pub struct EngineArgs {
     pub parent: Option<String>,
 }
 
+/// Where root mounts who says nothing else.
+pub const MOUNTED: &str = "/stdchk";
+
 /// What to mount and where.
 #[derive(Args)]
 pub struct MountArgs {
-    /// The directory; nothing is in it.
-    #[arg(value_hint = ValueHint::DirPath)]
+    /// The directory; nothing is in it. The one that is meant where none is named is made.
+    #[arg(value_hint = ValueHint::DirPath, default_value = MOUNTED)]
     pub directory: PathBuf,
     #[command(flatten)]
     pub how: HowArgs,

@@ -46,6 +46,22 @@ fn mounts_and_unmounts_are_only_where_they_should_be() {
     assert!(!log.parent().expect("a folder").exists());
 }
 
+#[test]
+fn root_need_not_say_where() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    // Nobody else sees that mount, nor what else may be there.
+    let script = "set -e; mount -t tmpfs none /mnt; s=\"$1\"; \"$s\" -q mount --log /mnt/log; echo x > /stdchk/f; \"$s\" -q umount; test ! -e /stdchk/f; rmdir /stdchk";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
+    let output =
+        command.arg(env!("CARGO_BIN_EXE_stdchk")).env("STDCHK_STORE", dir.path().join("store")).output();
+    let output = output.expect("unshare");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
 /// A mount that is taken away while a file is open ends with that file. It must not take along what is mounted there by then.
 #[test]
 fn who_ends_late_leaves_what_was_mounted_since() {

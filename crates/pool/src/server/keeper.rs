@@ -363,7 +363,7 @@ impl Keeper {
                 // Another one has given it meanwhile; whether that is synced is asked again.
                 Err(Failure::Refused(error)) if error.kind() == Kind::Exists && !is_late => is_late = true,
                 Err(failure @ Failure::Stale(_)) => return Err(failed(failure)),
-                Err(Failure::Refused(error)) if error.kind() == Kind::Fenced => {
+                Err(Failure::Refused(error)) if matches!(error.kind(), Kind::Fenced | Kind::Full) => {
                     return Err(error.within(peer.address().to_owned()));
                 }
                 // Whatever it lacks, it is not the pack that it was to get.

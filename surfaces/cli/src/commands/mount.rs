@@ -14,7 +14,7 @@ use stdchk::{Error, Kind, Result, SaveOptions};
 use stdchk_fuse::{Mount, MountOptions};
 
 use super::{memory, open, open_or_create};
-use crate::args::{Cli, MountArgs, Role};
+use crate::args::{Cli, MOUNTED, MountArgs, Role};
 use crate::output::Out;
 
 /// The pause before one that crashed is started again; twice as long each time that it was not even ready.
@@ -24,6 +24,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(600);
 
 pub fn mount(cli: &Cli, out: &Out, args: &MountArgs) -> Result<u8> {
+    if args.directory == Path::new(MOUNTED) {
+        // Who is not root is told below why it is not there.
+        let _ = std::fs::create_dir(MOUNTED);
+    }
     match args.role {
         _ if args.foreground => serve(cli, out, args),
         None => leave_behind(out, args),
