@@ -243,7 +243,7 @@ impl Operations {
                 told(self.files.read_version(opened, progress, offset, size as usize, give))
             }
             Handle::Watch { writing } | Handle::Write { writing, .. } | Handle::Complete { writing, .. } => {
-                told(writing.read_at(&self.files, offset, size as usize)).map(|bytes| give(&bytes))
+                self.read_written(writing, offset, size, give)
             }
             Handle::Directory { .. } => Err(Errno::EISDIR),
         }
@@ -263,11 +263,19 @@ impl Operations {
             _ => None,
         };
         match written {
-            Some(writing) => {
-                told(writing.read_at(&self.files, offset, size as usize)).map(|bytes| give(&bytes))
-            }
+            Some(writing) => self.read_written(&writing, offset, size, give),
             None => self.read_file(handle, offset, size, give),
         }
+    }
+
+    fn read_written(
+        &self,
+        writing: &Writing,
+        offset: u64,
+        size: u32,
+        give: impl FnOnce(&[u8]),
+    ) -> Answer<()> {
+        told(writing.read_at(&self.files, offset, size as usize)).map(|bytes| give(&bytes))
     }
 
     pub fn written(&self, handle: FileHandle) -> Answer<Arc<Writing>> {

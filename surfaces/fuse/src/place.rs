@@ -15,7 +15,7 @@ const TYPE_OF_ANY: &str = "fuse";
 pub fn is_mount(directory: &Path) -> Option<bool> {
     let place = place_of(directory)?;
     let all = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let last = all.lines().filter_map(mounted).filter(|(on, _)| *on == place).next_back();
+    let last = all.lines().filter_map(mounted).rfind(|(on, _)| *on == place);
     let is_ours = || server_of(directory).is_some() || is_dead(directory);
     last.map(|(_, sort)| sort == TYPE || (sort == TYPE_OF_ANY && is_ours()))
 }
