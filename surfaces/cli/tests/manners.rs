@@ -153,3 +153,31 @@ fn groups_and_rights_go_where_they_go_everywhere() {
     );
     assert_eq!(mounted.sh("cat link"), "new\n");
 }
+
+/// However many files are written at once, in whatever order, they share one budget.
+#[test]
+fn many_writers_share_the_memory_that_there_is() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new(&["--memory", "64MiB", "--durability", "staged"]);
+    let server = mounted.server().expect("it is there");
+    let python = "import os\n\
+        block = os.urandom(1 << 20); files, blocks = 24, 20\n\
+        def of(i, b): return b'%08d' % (i * 1000 + b) + block[8:]\n\
+        open_files = [os.open(f'f{i}', os.O_CREAT | os.O_WRONLY) for i in range(files)]\n\
+        for step in range(blocks):\n\
+        \x20   for i, f in enumerate(open_files):\n\
+        \x20       b = step if i % 2 else step * 7 % blocks\n\
+        \x20       os.pwrite(f, of(i, b), b << 20)\n\
+        for f in open_files: os.close(f)\n\
+        for i in range(files):\n\
+        \x20   f = open(f'f{i}', 'rb')\n\
+        \x20   for b in range(blocks): assert f.read(1 << 20) == of(i, b), (i, b)\n";
+    std::fs::write(mounted.dir.path().join("many.py"), python).expect("a file");
+    mounted.sh("python3 ../many.py");
+    let status = std::fs::read_to_string(format!("/proc/{server}/status")).expect("it is there still");
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+    let most: u64 = most.expect("how much memory it took").trim().parse().expect("a number");
+    assert!(most < 300 << 10, "{most} KiB for 480 MiB that were written");
+}

@@ -236,6 +236,31 @@ fn files_of_a_step_are_one_checkpoint_when_all_nodes_have_closed_theirs() {
     mounted.sh("echo key > melt/melt.N0.T4; chmod 600 melt/melt.N0.T4; touch melt/.complete; test $(stat -c %a melt/.steps/4/melt.N0.T4) = 400");
 }
 
+/// Whether the mount dies before files of a step are stored, or before the list of them is, the step is complete when it is there again.
+#[test]
+fn a_step_is_complete_that_was_when_the_mount_died() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new(&["--durability", "staged"]);
+    mounted.sh("mkdir melt; python3 -c \"import os; os.setxattr('melt', 'user.stdchk.nodes', b'2')\"");
+    for step in 1..=4 {
+        let server = mounted.server().expect("it is there");
+        let script = format!(
+            "import os, time\n\
+            for node in [0, 1]: open('melt/melt.N%d.T{step}' % node, 'w').write('node %d' % node)\n\
+            time.sleep({}e-3); os.kill({server}, 9)\n",
+            (step - 1) * 10
+        );
+        mounted.sh(&format!("python3 -c \"{script}\""));
+        until(|| mounted.server().filter(|&there| there != server));
+        assert_eq!(mounted.sh(&format!("cat melt/.steps/{step}/*")), "node 0node 1", "{step}");
+    }
+    // What was forgotten is not shown in the place of what came after it.
+    assert!(mounted.stdchk(&["forget", "melt@4"]).output().expect("it starts").status.success());
+    mounted.sh("for i in 0 1; do echo again > melt/melt.N$i.T4; done; sleep 0.5; test \"$(cat melt/.steps/4/melt.N1.T4)\" = again");
+}
+
 /// A suite of others for the bytes of a file, on a mount.
 fn try_bytes(fsx: &Path, mounted: &Mounted, seeds: u64, operations: &str) {
     for seed in 0..seeds {
@@ -420,6 +445,13 @@ fn a_full_store_says_so_and_keeps_what_was_there() {
         assert!(mounted.stdchk(&["gc"]).output().expect("it starts").status.success());
     }
     mounted.sh("cp ../in again; cmp ../in again");
+    // Where nothing at all is left a mount makes room for itself, of what nobody needs any more.
+    mounted.sh("cp ../in garbage; rm garbage");
+    let filled = Command::new("dd").arg("if=/dev/zero").arg(format!("of={}", small.join("fill").display()));
+    assert!(!filled.args(["bs=4k", "status=none"]).stderr(Stdio::null()).status().expect("dd").success());
+    mounted.umount();
+    mounted.mount(&[]);
+    mounted.sh("cmp ../in again; echo small > small");
     mounted.umount();
     let _ = Command::new("umount").arg("-l").arg(&small).status();
 }

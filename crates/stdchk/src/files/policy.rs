@@ -20,8 +20,8 @@ pub struct Kept {
     pub age: Option<Duration>,
 }
 
-/// Without a note everything stays.
-const ALL: Kept = Kept { most: usize::MAX, age: None };
+/// Without a note: a file that is written anew every second must not fill the catalog, in which each record of a version names all others.
+const UNSAID: Kept = Kept { most: 1000, age: None };
 
 /// What a note says: `keep-all`, `replace` (only the newest), or `keep-last=N`; and behind it, or alone, `purge-after=TIME`.
 pub fn parse(value: &[u8]) -> Outcome<Kept> {
@@ -60,7 +60,7 @@ fn noted(node: &Node) -> Option<Kept> {
 /// What is kept of a file that is in a directory.
 pub fn kept(state: &State, node: &Node, directory: u64) -> Kept {
     let above = || state.tree().above(directory).find_map(|above| noted(&above.node));
-    noted(node).or_else(above).unwrap_or(ALL)
+    noted(node).or_else(above).unwrap_or(UNSAID)
 }
 
 #[cfg(test)]
