@@ -1,6 +1,6 @@
 //! What is known of the catalog, and kept at hand: its newest state, a pin, and what was opened under that.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use stdchk_catalog::State;
@@ -80,6 +80,7 @@ impl Files {
             return Ok(pin.reading.clone());
         }
         let reading = Arc::new(self.repository.read()?);
+        locked(&self.readings).push(Arc::downgrade(&reading));
         // What was opened under the last one keeps that.
         self.let_go();
         *pin = Some(Pin { reading: reading.clone(), since: Instant::now() });
@@ -98,6 +99,7 @@ impl Files {
         {
             tracing::debug!("small files that were closed before cannot be stored yet: {error}");
         }
+        self.record_damage();
         let mut pin = locked(&self.pin);
         if pin.as_ref().is_some_and(|pin| pin.since.elapsed() > PIN) {
             self.let_go();
@@ -106,6 +108,18 @@ impl Files {
         drop(pin);
         let old = now() - PIN.as_nanos() as i64;
         self.table().touched.retain(|_, at| *at > old);
+    }
+
+    /// Records what readers found damaged, so that nothing new refers to it.
+    fn record_damage(&self) {
+        let all: Vec<Arc<Reading>> = {
+            let mut readings = locked(&self.readings);
+            readings.retain(|reading| reading.strong_count() > 0);
+            readings.iter().filter_map(Weak::upgrade).collect()
+        };
+        if !self.is_read_only {
+            all.iter().for_each(|reading| self.repository.record_damage(reading));
+        }
     }
 
     /// Forgets what nobody has open.

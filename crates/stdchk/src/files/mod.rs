@@ -27,7 +27,7 @@ mod writing;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
 use stdchk_catalog::tree::{Body, Named, Node, ROOT, Version};
@@ -38,7 +38,7 @@ use stdchk_object::manifest::Manifest;
 use stdchk_object::{AppName, CheckpointId, Kind, Result};
 
 use crate::host;
-use crate::repository::Repository;
+use crate::repository::{Reading, Repository};
 use crate::save::SaveOptions;
 use ahead::Ahead;
 use gather::Waiting;
@@ -72,6 +72,8 @@ pub struct Files {
     /// Held by who asks for what is known; when that failed last, and why.
     asking: Mutex<Option<(Instant, Kind, String)>>,
     pin: Mutex<Option<Pin>>,
+    /// What pins kept, as long as anybody reads with it.
+    readings: Mutex<Vec<Weak<Reading>>>,
     table: Mutex<Table>,
     opened: Mutex<HashMap<Version, Arc<Opened>>>,
     ahead: Ahead,
@@ -200,6 +202,7 @@ impl Files {
             known: Mutex::default(),
             asking: Mutex::default(),
             pin: Mutex::default(),
+            readings: Mutex::default(),
             table: Mutex::default(),
             opened: Mutex::default(),
             ahead,
