@@ -402,6 +402,24 @@ fn a_new_file_gets_the_place_that_it_is_moved_to_before_it_is_closed() {
 }
 
 #[test]
+fn damage_that_a_reader_meets_is_known_from_then_on() {
+    let fs = Arc::new(SimFs::new());
+    let files = files_on(&fs);
+    let bytes = Random::new(6).bytes(3 << 20);
+    write(&files, "f", &bytes).expect("write");
+    let packs = fs.files().into_iter().filter(|(path, _)| path.contains("/packs/"));
+    let (path, mut pack) = packs.max_by_key(|(_, bytes)| bytes.len()).expect("a pack");
+    pack[1 << 20] ^= 1;
+    fs.overwrite(&path, pack);
+    read(&files, "f").expect_err("it is damaged");
+    files.tidy();
+    assert!(!files.repository().state().expect("state").damaged().is_empty());
+    // What is written in its place is stored, though the same bytes are known.
+    write(&files, "f", &bytes).expect("write");
+    assert!(read(&files, "f").expect("read") == bytes);
+}
+
+#[test]
 fn an_open_file_outlives_its_name_until_the_last_one_closes_it() {
     let fs = Arc::new(SimFs::new());
     let files = files_on(&fs);
