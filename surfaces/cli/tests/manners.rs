@@ -181,3 +181,29 @@ fn many_writers_share_the_memory_that_there_is() {
     let most: u64 = most.expect("how much memory it took").trim().parse().expect("a number");
     assert!(most < 300 << 10, "{most} KiB for 480 MiB that were written");
 }
+
+/// No root is needed, neither to mount, nor for a mount that comes back, nor to unmount.
+#[test]
+fn who_is_not_root_can_mount() {
+    let has_helper = Command::new("fusermount3").arg("-V").output().is_ok();
+    if !can_mount() || !is_root() || !has_helper {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "set -eu; cd \"$1\"; s=./stdchk; export HOME=$PWD STDCHK_STORE=$PWD/store; mkdir mnt\n\
+        server() { python3 -c \"import os; print(os.getxattr('mnt', 'user.stdchk.process').decode())\" 2> /dev/null || echo none; }\n\
+        $s -q mount mnt; echo one > mnt/f; mkdir mnt/d; test \"$(stat -c %u mnt/f)\" = 65534\n\
+        first=$(server); kill -9 $first\n\
+        for i in $(seq 100); do now=$(server); test $now = none -o $now = $first || break; sleep 0.1; done\n\
+        test \"$(cat mnt/f)\" = one; echo two > mnt/d/f; $s -q umount mnt; test ! -e mnt/f\n\
+        $s -q mount mnt --read-only; test \"$(cat mnt/d/f)\" = two; ! echo x 2> /dev/null > mnt/g; $s -q umount mnt";
+    let binary = dir.path().join("stdchk");
+    std::fs::copy(env!("CARGO_BIN_EXE_stdchk"), &binary).expect("room");
+    let owned = Command::new("chown").args(["-R", "65534:65534"]).arg(dir.path()).status().expect("chown");
+    assert!(owned.success());
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-c", script, "sh"]);
+    let output = command.arg(dir.path()).env_remove("STDCHK_LOG").output().expect("setpriv");
+    let _ = Command::new("umount").arg("-l").arg(dir.path().join("mnt")).output();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+}
