@@ -237,7 +237,8 @@ impl Files {
                     together.iter().filter(is_new).map(|closed| (closed.named.node.number, closed)).collect();
                 let new: Vec<&Closed> = new.into_values().collect();
                 if !new.is_empty() {
-                    self.store_together(&new)?;
+                    let state = self.store_together(&new)?;
+                    self.complete_steps_of(&new, &state);
                     tracing::info!("{} files that were closed before a mount ended are stored", new.len());
                 }
                 Ok(())
@@ -245,6 +246,16 @@ impl Files {
             failed = failed.and(stored.and_then(|()| left.remove()));
         }
         failed
+    }
+
+    /// Completes the steps that files were the last ones of.
+    fn complete_steps_of(&self, stored: &[&Closed], state: &State) {
+        for Closed { named, .. } in stored {
+            let Some(there) = state.tree().find(named.parent, &named.name) else { continue };
+            if let Err(fault) = self.complete_if_last(state, there.number) {
+                tracing::error!("a step is not complete: {}", fault.into_error());
+            }
+        }
     }
 
     /// Stores files in one part, and makes versions of them in one record.

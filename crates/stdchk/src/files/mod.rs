@@ -222,9 +222,6 @@ impl Files {
                 "small files that were closed before are in the journal, and cannot be stored yet: {error}"
             );
         }
-        if !is_read_only && let Err(fault) = files.complete_what_is_there() {
-            tracing::error!("steps are not complete: {}", fault.into_error());
-        }
         Ok(files)
     }
 

@@ -35,24 +35,37 @@ struct StepFile<'s> {
     sequence: u64,
 }
 
+/// Why a step is complete.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// All nodes have closed their files.
+    AllClosed,
+    /// Somebody says so, of the files that are there.
+    Said,
+}
+
 /// The files of each step in a directory that were closed after that step was complete the last time.
-fn open_steps(state: &State, directory: u64) -> BTreeMap<Step, Vec<StepFile<'_>>> {
+fn open_steps(state: &State, directory: u64, why: Why) -> BTreeMap<Step, Vec<StepFile<'_>>> {
     let mut steps: BTreeMap<Step, Vec<StepFile>> = BTreeMap::new();
     for named in state.tree().list(directory, "") {
         let Ok(Conventional { app, rank, step }) = by_convention(&named.name) else { continue };
         let version = newest(state, &named.node).and_then(|version| state.checkpoint(&version.id()));
         let Some(version) = version else { continue };
-        if version.sequence > last_complete(state, &app, step) {
+        if version.sequence > last_complete(state, &app, step, why) {
             steps.entry((app, step)).or_default().push(StepFile { named, rank, sequence: version.sequence });
         }
     }
     steps
 }
 
-/// The place in commit order of the newest checkpoint of a step.
-fn last_complete(state: &State, app: &AppName, step: u64) -> u64 {
-    let known = state.apps().get(app).and_then(|app| app.checkpoints.of_step(step).last());
-    known.map_or(0, |entry| entry.sequence)
+/// The place in commit order of the newest checkpoint of a step. Where there is none, it may have been complete, and been dropped: then what was closed
+/// before later steps were complete is of that time, unless somebody says that it counts.
+fn last_complete(state: &State, app: &AppName, step: u64, why: Why) -> u64 {
+    let Some(app) = state.apps().get(app) else { return 0 };
+    let later =
+        || app.checkpoints.values().filter(|entry| entry.step > step).map(|entry| entry.sequence).max();
+    let known = app.checkpoints.of_step(step).last().map(|entry| entry.sequence);
+    known.or_else(|| later().filter(|_| why == Why::AllClosed)).unwrap_or(0)
 }
 
 /// How many nodes write a step, as the nearest directory above says.
@@ -68,33 +81,13 @@ impl Files {
         let Some(named) = state.tree().get(number) else { return Ok(()) };
         let Ok(Conventional { app, step, .. }) = by_convention(&named.name) else { return Ok(()) };
         let Some(nodes) = nodes_declared(state, named.parent) else { return Ok(()) };
-        let steps = open_steps(state, named.parent);
+        let steps = open_steps(state, named.parent, Why::AllClosed);
         let there = steps.get(&(app.clone(), step)).into_iter().flatten();
         let ranks: BTreeSet<u32> = there.map(|file| file.rank).collect();
         match ranks.len() as u32 >= nodes {
-            true => self.complete(named.parent, &(app, step)),
+            true => self.complete(named.parent, &(app, step), Why::AllClosed),
             false => Ok(()),
         }
-    }
-
-    /// Makes checkpoints of steps whose nodes had all closed their files when a mount died.
-    pub(super) fn complete_what_is_there(&self) -> Outcome<()> {
-        let state = self.state()?;
-        let declares = |named: &Named| named.node.notes.iter().any(|(name, _)| name == NODES);
-        if !state.tree().names().any(declares) {
-            return Ok(());
-        }
-        let directories: BTreeSet<u64> = state.tree().names().map(|named| named.parent).collect();
-        for directory in directories {
-            let Some(nodes) = nodes_declared(&state, directory) else { continue };
-            for (step, files) in open_steps(&state, directory) {
-                let ranks: BTreeSet<u32> = files.iter().map(|file| file.rank).collect();
-                if ranks.len() as u32 >= nodes {
-                    self.complete(directory, &step)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Makes a checkpoint of each step of a directory that is not complete yet, of the files that are there.
@@ -102,16 +95,17 @@ impl Files {
         self.check_writable()?;
         self.gather()?;
         let state = self.repository.state()?;
-        open_steps(&state, directory).keys().try_for_each(|step| self.complete(directory, step))
+        let steps = open_steps(&state, directory, Why::Said);
+        steps.keys().try_for_each(|step| self.complete(directory, step, Why::Said))
     }
 
     /// Makes a checkpoint of the files of a step that were closed since it was complete the last time. No data is written, only a list.
-    fn complete(&self, directory: u64, (app, step): &Step) -> Outcome<()> {
+    fn complete(&self, directory: u64, (app, step): &Step, why: Why) -> Outcome<()> {
         let kind = SessionKind::Writer { app: app.clone(), step: *step, parts: None };
         let session =
             Arc::new(Session::open(self.repository.catalog.clone(), kind, &self.repository.owner(false))?);
         let state = session.state().clone();
-        let all = open_steps(&state, directory);
+        let all = open_steps(&state, directory, why);
         let Some(files) = all.get(&(app.clone(), *step)) else { return Ok(()) };
         let vault = self.vault_of(state.clone());
         let mut part = self.repository.part_writer_after(session.id(), &state, app, &self.save, |_| None)?;
@@ -139,7 +133,7 @@ impl Files {
         let (id, newest_file) = (session.id(), files.iter().map(|file| file.sequence).max().unwrap_or(0));
         let state = self.repository.catalog.append(self.save.is_durable(), &mut |state| {
             // Another mount may have seen the last file, too, and was faster.
-            if last_complete(state, app, *step) > newest_file {
+            if last_complete(state, app, *step, why) > newest_file {
                 return Ok(Vec::new());
             }
             let packs = head.references.iter().map(|reference| reference.pack.name);
