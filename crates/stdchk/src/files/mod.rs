@@ -585,7 +585,10 @@ impl Files {
     /// Notes that so many more of those who opened it for writing have closed their last descriptor of it. When all have, what was written
     /// so far is published.
     pub fn flush(&self, writing: &Arc<Writing>, closed: u32) -> Outcome<()> {
-        writing.inner().closed += closed;
+        {
+            let mut inner = writing.inner();
+            inner.closed = (inner.closed + closed).min(inner.opens);
+        }
         // Somebody else may open it before this comes to it: then it is his to publish.
         self.publish(writing, &mut |inner| {
             let are_all = inner.closed >= inner.opens;
@@ -606,7 +609,8 @@ impl Files {
         let is_last = {
             let mut inner = writing.inner();
             inner.opens -= 1;
-            inner.closed = (inner.closed - u32::from(was_closed)).min(inner.opens);
+            // The kernel may let one go before that it was closed is noted.
+            inner.closed = inner.closed.saturating_sub(u32::from(was_closed)).min(inner.opens);
             inner.opens == 0
         };
         if !is_last {
