@@ -89,6 +89,14 @@ impl Operations {
         }
     }
 
+    /// Remembers what is shown for as long as the kernel knows it, which is told of it now.
+    pub fn hold(&self, parent: u64, name: &OsStr, found: FileAttr) -> Answer<FileAttr> {
+        if is_shown(found.ino.0) {
+            told(self.showcase.hold(parent, text(name)?))?;
+        }
+        Ok(found)
+    }
+
     pub fn entry(&self, number: u64) -> Answer<Entry> {
         by_number(match is_shown(number) {
             true => self.showcase.get(number).and_then(|shown| self.showcase.entry(&self.files, shown)),

@@ -64,9 +64,15 @@ impl Filesystem for Operations {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.find(request, parent, name) {
+        match self.find(request, parent, name).and_then(|found| self.hold(parent.0, name, found)) {
             Ok(found) => reply.entry(&self.believed(found.ino.0), &found, GENERATION),
             Err(error) => reply.error(error),
+        }
+    }
+
+    fn forget(&self, _: &Request, number: INodeNo, times: u64) {
+        if is_shown(number.0) {
+            self.showcase.forget(number.0, times);
         }
     }
 
@@ -356,7 +362,7 @@ impl Filesystem for Operations {
     fn readdirplus(
         &self,
         _: &Request,
-        _: INodeNo,
+        directory: INodeNo,
         handle: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
@@ -369,6 +375,10 @@ impl Filesystem for Operations {
                     let believed = self.believed(entry.number);
                     if reply.add(number, next, name, &believed, &attributes(entry), GENERATION) {
                         break;
+                    }
+                    // Of these the kernel takes no note.
+                    if is_shown(directory.0) && ![".", ".."].contains(&name.as_str()) {
+                        let _ = self.showcase.hold(directory.0, name);
                     }
                 }
                 reply.ok();

@@ -1,6 +1,7 @@
 //! What is shown beside the files: `.versions/NAME/N` and `.steps/N/PATH` in each directory.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::process::{getgid, getuid};
@@ -29,16 +30,17 @@ pub enum Shown {
     Inside { directory: u64, step: u64, path: Arc<str> },
 }
 
-/// Everything that was shown, and its numbers.
+/// What is shown, and its numbers: they follow from what it is, and what it is is remembered for as long as the kernel knows the number.
 #[derive(Default)]
 pub struct Showcase {
-    known: Mutex<Known>,
+    numbers: RandomState,
+    held: Mutex<HashMap<u64, Held>>,
 }
 
-#[derive(Default)]
-struct Known {
-    numbers: HashMap<Shown, u64>,
-    shown: Vec<Shown>,
+struct Held {
+    shown: Shown,
+    /// How often the kernel was told of it.
+    told: u64,
 }
 
 /// Whether a number is that of something that is shown.
@@ -51,49 +53,64 @@ fn joined(path: &str, name: &str) -> Arc<str> {
 }
 
 impl Showcase {
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn held(&self) -> MutexGuard<'_, HashMap<u64, Held>> {
+        self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn number(&self, shown: Shown) -> u64 {
-        let mut known = self.known();
-        if let Some(&number) = known.numbers.get(&shown) {
-            return number;
-        }
-        known.shown.push(shown.clone());
-        let number = SHOWN | known.shown.len() as u64;
-        known.numbers.insert(shown, number);
-        number
+    fn number(&self, shown: &Shown) -> u64 {
+        SHOWN | self.numbers.hash_one(shown) >> 1
     }
 
-    /// What has a number.
+    /// What has a number that the kernel was told of.
     pub fn get(&self, number: u64) -> Outcome<Shown> {
-        let at = (number & !SHOWN) as usize;
-        self.known().shown.get(at.wrapping_sub(1)).cloned().ok_or(Fault::Missing)
+        self.held().get(&number).map(|held| held.shown.clone()).ok_or(Fault::Missing)
+    }
+
+    /// Notes that the kernel is told of what a name leads to.
+    pub fn hold(&self, parent: u64, name: &str) -> Outcome<()> {
+        let shown = self.child(parent, name)?;
+        let number = self.number(&shown);
+        self.held().entry(number).or_insert(Held { shown, told: 0 }).told += 1;
+        Ok(())
+    }
+
+    /// Notes that the kernel has forgotten so many times that it was told of something.
+    pub fn forget(&self, number: u64, times: u64) {
+        let mut all = self.held();
+        if let Some(held) = all.get_mut(&number) {
+            held.told = held.told.saturating_sub(times);
+            if held.told == 0 {
+                all.remove(&number);
+            }
+        }
     }
 
     /// What a name leads to in a directory, if that or the name is shown.
     pub fn find(&self, files: &Files, parent: u64, name: &str) -> Outcome<Entry> {
+        self.entry(files, self.child(parent, name)?)
+    }
+
+    fn child(&self, parent: u64, name: &str) -> Outcome<Shown> {
         match name {
             _ if is_shown(parent) => {}
-            STEPS => return self.entry(files, Shown::Steps { directory: parent }),
-            _ => return self.entry(files, Shown::Versions { directory: parent }),
+            STEPS => return Ok(Shown::Steps { directory: parent }),
+            _ => return Ok(Shown::Versions { directory: parent }),
         }
-        match self.get(parent)? {
-            Shown::Versions { directory } => self.entry(files, Shown::Of { directory, name: name.into() }),
+        Ok(match self.get(parent)? {
+            Shown::Versions { directory } => Shown::Of { directory, name: name.into() },
             Shown::Of { directory, name: of } => {
                 let sequence = name.parse().map_err(|_| Fault::Missing)?;
-                self.entry(files, Shown::Version { directory, name: of, sequence })
+                Shown::Version { directory, name: of, sequence }
             }
-            Shown::Version { .. } => Err(Fault::NotDirectory),
+            Shown::Version { .. } => return Err(Fault::NotDirectory),
             Shown::Steps { directory } => {
                 let step = name.parse().map_err(|_| Fault::Missing)?;
-                self.entry(files, Shown::Inside { directory, step, path: "".into() })
+                Shown::Inside { directory, step, path: "".into() }
             }
             Shown::Inside { directory, step, path } => {
-                self.entry(files, Shown::Inside { directory, step, path: joined(&path, name) })
+                Shown::Inside { directory, step, path: joined(&path, name) }
             }
-        }
+        })
     }
 
     /// What can be said of something.
@@ -145,8 +162,7 @@ impl Showcase {
                 Entry { len, data, mode: readable, ..times }
             }
         };
-        // Only what is there gets a number.
-        Ok(Entry { number: self.number(shown), ..entry })
+        Ok(Entry { number: self.number(&shown), ..entry })
     }
 
     /// Opens the bytes of something.
