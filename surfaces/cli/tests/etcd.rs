@@ -37,7 +37,13 @@ fn a_pool_needs_no_manager() {
         std::thread::sleep(Duration::from_millis(step * 11));
         lenders.remove(0).kill();
         let saved = save.output();
-        assert!(saved.status.success(), "{step}: {}", String::from_utf8_lossy(&saved.stderr));
+        if !saved.status.success() {
+            // It was the only one that had a pack by then: that is said, and the save can be made again.
+            let said = String::from_utf8_lossy(&saved.stderr);
+            assert!(said.contains("cannot ask"), "{step}: {said}");
+            let again = pool.save(step).output();
+            assert!(again.status.success(), "{step}: {}", String::from_utf8_lossy(&again.stderr));
+        }
         lenders.push(pool.join(step as usize * 10, &["--memory", "512MiB"]));
         // It is found to be lost, and all copies are made again.
         let gone = || pool.succeed(&["pool", "status", "--json"]).matches("\"benefactor\"").count() == 4;
