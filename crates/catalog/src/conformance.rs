@@ -2,7 +2,8 @@
 
 use stdchk_object::{AppName, CheckpointId, Hash, Kind, Locator, PackName, PackRef, SessionId};
 
-use crate::op::{CheckpointEntry, Durability, Op, Owner, SessionEntry, SessionKind, TallyEntry};
+use crate::op::{CheckpointEntry, Durability, Op, Owner, PartEntry, SessionEntry, SessionKind, TallyEntry};
+use crate::tree::{Body, Named, Node, ROOT, Version};
 use crate::{Catalog, Policy};
 
 fn app() -> AppName {
@@ -14,10 +15,37 @@ pub fn pack(session: u64, number: u32) -> PackName {
     PackName { session: SessionId(session), writer: 0, number }
 }
 
+/// A session, for tests.
+pub fn open(id: u64, kind: SessionKind) -> Op {
+    Op::Open(SessionEntry { id: SessionId(id), kind, owner: Owner::default(), lease_ms: 1000, since_ns: 0 })
+}
+
 /// A session that saves `melt` at a step, for tests.
 pub fn writer(id: u64, step: u64) -> Op {
-    let kind = SessionKind::Writer { app: app(), step, parts: None };
-    Op::Open(SessionEntry { id: SessionId(id), kind, owner: Owner::default(), lease_ms: 1000, since_ns: 0 })
+    open(id, SessionKind::Writer { app: app(), step, parts: None })
+}
+
+/// A name in the root that leads to a file of these versions, for tests.
+pub fn file(number: u64, versions: Vec<Version>) -> Op {
+    let node = Node {
+        number,
+        body: Body::File(versions),
+        mode: 0o644,
+        user: 0,
+        group: 0,
+        modified_ns: 0,
+        changed_ns: 0,
+        accessed_ns: 0,
+        notes: Vec::new(),
+    };
+    Op::Name(Box::new(Named { parent: ROOT, name: "f".to_owned(), node }))
+}
+
+/// A part of nothing but its head, for tests.
+pub fn part(session: u64, number: u32) -> PartEntry {
+    let head =
+        Locator { pack: PackRef { name: pack(session, number), root: Hash([0; 32]), length: 1 }, chunk: 0 };
+    PartEntry { head, rank: 0, durability: Durability::Local, boot: [1; 16], begun_ns: 0, took_ms: 0 }
 }
 
 /// A commit of that session, for tests.

@@ -12,12 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stateright::{Checker, Model, Property};
 
-use stdchk_catalog::conformance::{commit, pack};
-use stdchk_catalog::tree::{Body, Named, Node, ROOT, Version};
-use stdchk_catalog::{
-    CheckpointEntry, Durability, Op, Owner, PartEntry, Record, SessionEntry, SessionKind, State,
-};
-use stdchk_object::{AppName, Hash, Locator, PackRef, SessionId};
+use stdchk_catalog::conformance::{commit, file, open, part};
+use stdchk_catalog::tree::Version;
+use stdchk_catalog::{CheckpointEntry, Op, Record, SessionKind, State};
+use stdchk_object::{AppName, SessionId};
 
 const FILE: u64 = 77;
 /// How often a mount may open the file, and how many layers it may add.
@@ -83,31 +81,6 @@ fn append(state: &mut State, ops: Vec<Op>) -> bool {
     done
 }
 
-fn open(id: SessionId, kind: SessionKind) -> Op {
-    Op::Open(SessionEntry { id, kind, owner: Owner::default(), lease_ms: 1, since_ns: 0 })
-}
-
-fn named(versions: Vec<Version>) -> Op {
-    let node = Node {
-        number: FILE,
-        body: Body::File(versions),
-        mode: 0o644,
-        user: 0,
-        group: 0,
-        modified_ns: 0,
-        changed_ns: 0,
-        accessed_ns: 0,
-        notes: Vec::new(),
-    };
-    Op::Name(Box::new(Named { parent: ROOT, name: "f".to_owned(), node }))
-}
-
-fn layer(of: SessionId, number: u32) -> PartEntry {
-    let head = PackRef { name: pack(of.0, number), root: Hash([0; 32]), length: 1 };
-    let head = Locator { pack: head, chunk: 0 };
-    PartEntry { head, rank: 0, durability: Durability::Local, boot: [1; 16], begun_ns: 0, took_ms: 0 }
-}
-
 fn version_of(of: SessionId) -> CheckpointEntry {
     let Op::Commit(_, entry, _) = commit(of.0, FILE, &[]) else { unreachable!("it is a commit") };
     CheckpointEntry { app: AppName::files(), ..*entry }
@@ -128,11 +101,11 @@ impl World {
         let of = self.state.shared(FILE).unwrap_or(first);
         let mut ops = Vec::new();
         if of == first {
-            ops.push(open(first, SessionKind::Shared { file: FILE, base: None }));
+            ops.push(open(first.0, SessionKind::Shared { file: FILE, base: None }));
         }
-        ops.push(open(id, SessionKind::Join(of)));
+        ops.push(open(id.0, SessionKind::Join(of)));
         if self.state.tree().get(FILE).is_none() {
-            ops.push(named(Vec::new()));
+            ops.push(file(FILE, Vec::new()));
         }
         self.opens[mount] += 1;
         self.mounts[mount] = Mount::Joined { of, id };
@@ -147,7 +120,7 @@ impl World {
         }
         self.layers[mount] += 1;
         let number = 10 * mount as u32 + self.layers[mount];
-        if append(&mut self.state, vec![Op::AddPart(of, layer(of, number), false)]) {
+        if append(&mut self.state, vec![Op::AddPart(of, part(of.0, number), false)]) {
             self.laid.entry(of).or_default().push((mount, self.layers[mount]));
         }
     }
@@ -182,7 +155,7 @@ impl World {
         let version = Version { step: FILE, generation: newest.unwrap_or(0) + 1 };
         let older = self.state.tree().get(FILE).map_or(Vec::new(), |named| named.node.versions().to_vec());
         let publish = Op::Publish(of, vec![version_of(of)], Vec::new());
-        let name = named(older.into_iter().chain([version]).collect());
+        let name = file(FILE, older.into_iter().chain([version]).collect());
         self.mounts[mount] = Mount::Closed;
         if !append(&mut self.state, vec![publish, name]) {
             self.is_broken = true;

@@ -155,8 +155,11 @@ impl Operations {
 
     /// Takes the rights that a file gives to whoever runs it, where somebody else than root writes it.
     pub fn take_rights(&self, request: &Request, writing: &Writing) {
+        if request.uid() == 0 {
+            return;
+        }
         let mode = writing.mode();
-        if mode & (SET_USER | SET_GROUP) == 0 || request.uid() == 0 {
+        if mode & (SET_USER | SET_GROUP) == 0 {
             return;
         }
         let taken = if mode & 0o010 == 0 { SET_USER } else { SET_USER | SET_GROUP };

@@ -89,33 +89,14 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::{Durability, Op, Owner, PartEntry, SessionEntry};
+    use crate::conformance::{file, open, part};
+    use crate::op::Op;
     use crate::record::Record;
-    use crate::tree::{Body, Named, Node, ROOT};
 
     const FILE: u64 = 77;
 
-    fn open(id: u64, kind: SessionKind) -> Op {
-        Op::Open(SessionEntry { id: SessionId(id), kind, owner: Owner::default(), lease_ms: 1, since_ns: 0 })
-    }
-
     fn writer() -> SessionKind {
         SessionKind::Shared { file: FILE, base: None }
-    }
-
-    fn unwritten() -> Op {
-        let node = Node {
-            number: FILE,
-            body: Body::File(Vec::new()),
-            mode: 0o644,
-            user: 0,
-            group: 0,
-            modified_ns: 0,
-            changed_ns: 0,
-            accessed_ns: 0,
-            notes: Vec::new(),
-        };
-        Op::Name(Box::new(Named { parent: ROOT, name: "f".to_owned(), node }))
     }
 
     fn apply(state: &mut State, ops: Vec<Op>) -> Result<()> {
@@ -127,7 +108,8 @@ mod tests {
     fn begun() -> State {
         let mut state = State::default();
         let join = SessionKind::Join(SessionId(1));
-        apply(&mut state, vec![open(1, writer()), open(2, join.clone()), unwritten()]).expect("begun");
+        apply(&mut state, vec![open(1, writer()), open(2, join.clone()), file(FILE, Vec::new())])
+            .expect("begun");
         apply(&mut state, vec![open(3, join)]).expect("joined");
         assert_eq!((state.shared(FILE), state.joined(SessionId(1)).count()), (Some(SessionId(1)), 2));
         state
@@ -156,23 +138,7 @@ mod tests {
     fn a_file_is_written_under_one_session_and_published_by_the_last() {
         let mut state = begun();
         assert!(apply(&mut state, vec![open(4, writer())]).is_err(), "others write it");
-        let head = stdchk_object::Locator {
-            pack: stdchk_object::PackRef {
-                name: stdchk_object::PackName { session: SessionId(1), writer: 0, number: 0 },
-                length: 1,
-                root: stdchk_object::Hash([0; 32]),
-            },
-            chunk: 0,
-        };
-        let part = PartEntry {
-            head,
-            rank: 0,
-            durability: Durability::Staged,
-            boot: [0; 16],
-            begun_ns: 0,
-            took_ms: 0,
-        };
-        apply(&mut state, vec![Op::AddPart(SessionId(1), part, false)]).expect("a part");
+        apply(&mut state, vec![Op::AddPart(SessionId(1), part(1, 0), false)]).expect("a part");
         let publish = |id| vec![Op::Publish(SessionId(id), Vec::new(), Vec::new())];
         assert!(apply(&mut state, publish(1)).is_err(), "another one has not closed it");
         apply(&mut state, vec![Op::End(SessionId(2))]).expect("left");

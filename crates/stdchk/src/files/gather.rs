@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use stdchk_catalog::tree::{Body, Named, Version};
+use stdchk_catalog::tree::{Body, Named, Node, Version};
 use stdchk_catalog::{CheckpointEntry, Durability, Op, SessionKind, State};
 use stdchk_engine::FinishedPart;
 use stdchk_engine::session::Session;
@@ -70,7 +70,7 @@ impl Files {
             return Ok(false);
         };
         let Some(folder) = self.repository.journal() else { return Ok(false) };
-        let node = stdchk_catalog::tree::Node { body: Body::File(Vec::new()), ..inner.node.clone() };
+        let node = Node { body: Body::File(Vec::new()), ..inner.node.clone() };
         let bytes = inner.layers.read(0, inner.layers.len as usize)?;
         let closed = Closed { named: Named { parent, name, node }, bytes };
         // What the catalog would refuse is told who closes it.
@@ -238,7 +238,7 @@ impl Files {
                 let new: Vec<&Closed> = new.into_values().collect();
                 if !new.is_empty() {
                     let state = self.store_together(&new)?;
-                    self.complete_steps_of(&new, &state);
+                    self.complete_steps_of(new.iter().copied(), &state);
                     tracing::info!("{} files that were closed before a mount ended are stored", new.len());
                 }
                 Ok(())
@@ -249,10 +249,16 @@ impl Files {
     }
 
     /// Completes the steps that files were the last ones of.
-    fn complete_steps_of(&self, stored: &[&Closed], state: &State) {
+    fn complete_steps_of<'c>(&self, stored: impl Iterator<Item = &'c Closed>, state: &State) {
+        let mut steps = BTreeMap::new();
         for Closed { named, .. } in stored {
-            let Some(there) = state.tree().find(named.parent, &named.name) else { continue };
-            if let Err(fault) = self.complete_if_last(state, there.number) {
+            let Ok(Conventional { app, step, .. }) = by_convention(&named.name) else { continue };
+            if let Some(there) = there(state, named) {
+                steps.insert((named.parent, app, step), there.number);
+            }
+        }
+        for number in steps.into_values() {
+            if let Err(fault) = self.complete_if_last(state, number) {
                 tracing::error!("a step is not complete: {}", fault.into_error());
             }
         }
@@ -334,12 +340,9 @@ impl Files {
 
     /// What was stored need not be known here any more, unless somebody has it open.
     fn let_go_of(&self, stored: &[(Closed, Arc<Writing>)], state: &Arc<State>) {
-        let mut steps = BTreeMap::new();
         for (closed, writing) in stored {
-            let Named { parent, name, node } = &closed.named;
             let mut inner = writing.inner();
-            let there = state.tree().get(node.number).map(|named| &named.node);
-            let there = there.or_else(|| state.tree().find(*parent, name));
+            let there = there(state, &closed.named);
             let version = there.and_then(|node| newest(state, node));
             inner.target = there.map_or(inner.target, |node| node.number);
             let mut table = self.table();
@@ -356,16 +359,15 @@ impl Files {
             inner.is_removed |= version.is_none();
             inner.published = version;
             writing.waits.store(false, Ordering::Release);
-            if let Ok(Conventional { app, step, .. }) = by_convention(name) {
-                steps.insert((*parent, app, step), inner.target);
-            }
         }
-        for number in steps.into_values() {
-            if let Err(fault) = self.complete_if_last(state, number) {
-                tracing::error!("a step is not complete: {}", fault.into_error());
-            }
-        }
+        self.complete_steps_of(stored.iter().map(|(closed, _)| closed), state);
     }
+}
+
+/// What a file has become that was closed: itself, or a version of what somebody else made there.
+fn there<'s>(state: &'s State, closed: &Named) -> Option<&'s Node> {
+    let itself = state.tree().get(closed.node.number).map(|named| &named.node);
+    itself.or_else(|| state.tree().find(closed.parent, &closed.name))
 }
 
 /// The version that a file has which was closed.

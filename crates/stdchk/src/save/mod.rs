@@ -90,9 +90,11 @@ impl SaveOptions {
         }
     }
 
-    /// The least memory that a save needs.
-    pub(crate) fn memory_min(&self) -> usize {
-        self.engine(&Saving::default(), 0.0).memory_min()
+    /// The least memory that a save needs; an error if less is given, or anything else of it cannot be.
+    pub(crate) fn memory_min(&self) -> Result<usize> {
+        let engine = self.engine(&Saving::default(), 0.0);
+        engine.check()?;
+        Ok(engine.memory_min())
     }
 
     pub(crate) fn is_durable(&self) -> bool {
