@@ -95,6 +95,29 @@ fn who_is_cut_off_is_done_without_and_comes_back_with_old_data() {
     }
 }
 
+/// A benefactor that should see to copies, and says nothing any more, is not waited for as long as copies may take.
+#[test]
+fn who_falls_silent_while_it_makes_packs_safe_is_given_up() {
+    let pool = Pool::start(&["--replicas", "2"]);
+    let folder = pool.path("lent");
+    let folder_text = folder.to_str().expect("text");
+    let keeper = pool.join(1, &["--disk", folder_text, "--size", "1GiB"]);
+    let taker = pool.join(2, &["--memory", "512MiB"]);
+    taker.signal("-STOP");
+    let save = pool.save(1);
+    let begun = Instant::now();
+    // All has come, and cannot be copied: whoever saves waits for this one.
+    while bytes_below(&folder) < 24 << 20 {
+        assert!(begun.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    keeper.signal("-STOP");
+    assert!(!saved(save), "nobody has it");
+    [&keeper, &taker].into_iter().for_each(|lender| lender.signal("-CONT"));
+    assert!(saved(pool.save(2)));
+    assert_eq!(pool.check_all(), [2]);
+}
+
 #[test]
 fn two_benefactors_that_do_not_hear_each_other() {
     let pool = Pool::start_on(Hosts::new(4), &["--replicas", "2"]);
@@ -212,11 +235,11 @@ fn who_is_full_sooner_than_was_said_is_passed_over() {
 
 /// Bytes that lie with each host, from 1 on, that lends a folder.
 fn lent(pool: &Pool, hosts: usize) -> Vec<u64> {
-    let bytes = |host| {
-        let files = pools::files_below(&pool.path(&format!("lent{host}")));
-        files.iter().map(|file| std::fs::metadata(file).map_or(0, |meta| meta.len())).sum()
-    };
-    (1..=hosts).map(bytes).collect()
+    (1..=hosts).map(|host| bytes_below(&pool.path(&format!("lent{host}")))).collect()
+}
+
+fn bytes_below(folder: &std::path::Path) -> u64 {
+    pools::files_below(folder).iter().map(|file| std::fs::metadata(file).map_or(0, |meta| meta.len())).sum()
 }
 
 #[test]

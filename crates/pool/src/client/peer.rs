@@ -12,15 +12,17 @@ use stdchk_object::{Error, Kind, Result};
 use super::pace::{Pace, Watch};
 use super::simulation::{Network, network};
 use crate::server::{Refusal, Service, answer_here};
-use crate::wire::{ANSWER, Channel, Frame, Key, Question, REFUSAL, Report, STALE, connect, decode_refusal};
+use crate::wire::{
+    ANSWER, Channel, Frame, Key, Question, REFUSAL, Report, STALE, STILL, connect, decode_refusal,
+};
 
 /// Connections that are kept for the next question.
 const IDLE_MAX: usize = 16;
 /// How long making a connection may take.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long an answer may take, and how long where others have to be waited for.
+/// How long nothing may be heard while an answer is waited for, and how long it may take where others have to be waited for.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-const SYNC_PATIENCE: Duration = Duration::from_secs(120);
+const LONG_PATIENCE: Duration = Duration::from_secs(120);
 /// How long somebody who could not be reached is not tried again, where there are others to ask.
 const SUSPICION: Duration = Duration::from_secs(2);
 /// How long somebody who was much slower than others is asked after them.
@@ -194,7 +196,12 @@ impl Peer {
             Some(network) => self.ask_simulated(&*network, question, bulk, buffers),
             None => self.exchange(question, bulk, buffers),
         };
-        *self.suspected() = matches!(asked, Err(Failure::Lost(_))).then(clock::now);
+        let is_lost = matches!(asked, Err(Failure::Lost(_)));
+        *self.suspected() = is_lost.then(clock::now);
+        if is_lost {
+            // The others end where this one did.
+            self.idle().clear();
+        }
         if matches!(question, Question::Put { .. }) {
             let is_full = matches!(&asked, Err(Failure::Refused(error)) if error.kind() == Kind::Full);
             *self.full() = is_full.then(clock::now);
@@ -246,22 +253,25 @@ impl Peer {
     ) -> std::result::Result<Answer, Failure> {
         let (kind, body) = question.encode();
         let _span = question.span(kind, "asked", &self.address).entered();
-        let patience = match question {
-            Question::Sync { .. } => SYNC_PATIENCE,
-            _ => ANSWER_PATIENCE,
-        };
         let say = |channel: &mut Channel, watch: &mut Watch| {
             watch.restart();
             channel.send_watched(kind, &body, bulk, &mut |bytes| watch.moved(bytes))?;
-            channel.receive(Some(watch.left(patience)))
+            match question.takes_long() {
+                false => channel.receive(Some(watch.left(ANSWER_PATIENCE))),
+                true => receive_long(channel),
+            }
         };
         // A connection that was kept may have ended since. What has been asked already is asked again only where that does no harm.
+        let asked = Instant::now();
         let kept = self.idle().pop().and_then(|mut channel| channel.is_open().then_some(channel));
         let resumed = match kept {
             None => None,
             Some(mut channel) => match say(&mut channel, watch) {
                 Ok(Some(frame)) => Some((channel, frame)),
-                Err(error) if watch.is_over() => return Err(Failure::Lost(error)),
+                // Who says nothing for so long says nothing to another connection either.
+                Err(error) if watch.is_over() || asked.elapsed() >= ANSWER_PATIENCE => {
+                    return Err(Failure::Lost(error));
+                }
                 _ if question.may_repeat() => None,
                 Ok(None) => return Err(Failure::Lost(ended())),
                 Err(error) => return Err(Failure::Lost(error)),
@@ -340,6 +350,21 @@ fn ask_here(
         bulk.clear();
     }
     Ok(Answer { body: reply.body, bulk })
+}
+
+/// Waits for an answer that takes long, as long as it is heard that it is being worked on.
+fn receive_long(channel: &mut Channel) -> Result<Option<Frame>> {
+    let begun = Instant::now();
+    loop {
+        let frame = channel.receive(Some(ANSWER_PATIENCE))?;
+        if frame.as_ref().is_none_or(|frame| frame.kind != STILL || frame.bulk > 0) {
+            return Ok(frame);
+        }
+        if begun.elapsed() > LONG_PATIENCE {
+            let text = format!("the other side has worked on an answer for {} s", LONG_PATIENCE.as_secs());
+            return Err(Error::new(Kind::Io, text));
+        }
+    }
 }
 
 fn ended() -> Error {

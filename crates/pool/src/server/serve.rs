@@ -3,7 +3,9 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use stdchk_object::wire::Writer;
 use stdchk_object::{Error, Kind, Result};
@@ -11,7 +13,7 @@ use stdchk_object::{Error, Kind, Result};
 use super::limits::Clients;
 use super::traffic::Traffic;
 use crate::shelf::{Bulk, Source};
-use crate::wire::{ANSWER, Channel, Key, Question, REFUSAL, STALE, TcpLink, encode_refusal, listen};
+use crate::wire::{ANSWER, Channel, Key, Question, REFUSAL, STALE, STILL, TcpLink, encode_refusal, listen};
 
 /// Connections at a time. Each costs a thread that mostly sleeps.
 const CONNECTIONS_MAX: usize = 4096;
@@ -21,6 +23,8 @@ const CLIENT_PART: usize = 4;
 const STRANGERS_MAX: usize = 512;
 /// Files that a process may have open besides connections.
 const OTHER_FILES: u64 = 256;
+/// How often whoever waits for an answer hears that it is being worked on.
+const STILL_EVERY: Duration = Duration::from_secs(2);
 /// A thread that serves needs little of it.
 const STACK_BYTES: usize = 256 << 10;
 /// Whoever answers questions.
@@ -249,7 +253,7 @@ fn accept_all(
         }
         let Ok((stream, from)) = accepted else {
             // Most likely too many files are open; some will be closed.
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
             continue;
         };
         let places = (
@@ -277,6 +281,59 @@ fn accept_all(
     }
 }
 
+/// Has a question without bulk answered, and says meanwhile that this goes on: who hears nothing may take the whole machine for lost.
+fn answer_slowly(
+    service: &dyn Service,
+    question: Question,
+    channel: &mut Channel,
+) -> Result<std::result::Result<Reply, Refusal>> {
+    std::thread::scope(|scope| {
+        let (done, answered) = sync_channel(1);
+        let span = tracing::Span::current();
+        let answer = move || span.in_scope(|| _ = done.send(answer_here(service, question, &[])));
+        let worker = std::thread::Builder::new().stack_size(STACK_BYTES);
+        worker
+            .spawn_scoped(scope, answer)
+            .map_err(|error| Error::io("a question cannot be answered", error))?;
+        loop {
+            match answered.recv_timeout(STILL_EVERY) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Timeout) => channel.send(STILL, &[], &[])?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::new(Kind::Io, "a question could not be answered"));
+                }
+            }
+        }
+    })
+}
+
+/// Has a question answered with which bulk may come, and takes all of that from the channel, whatever the answer is.
+fn answer_with_bulk(
+    service: &dyn Service,
+    question: Result<Question>,
+    bulk: u64,
+    channel: &mut Channel,
+) -> Result<std::result::Result<Reply, Refusal>> {
+    let mut incoming =
+        Incoming { len: bulk, left: bulk, is_finished: bulk == 0, is_lost: false, feed: channel };
+    let answered = match question {
+        // Those that take bulk do nothing before all of it has come, and with it the code of the frame. Nobody else may do anything
+        // upon a frame of which nothing is proven.
+        Ok(question) if question.takes_bulk() || bulk == 0 => service.answer(question, &mut incoming),
+        Ok(_) => Err(Error::invalid("bytes that nobody asked for").into()),
+        Err(error) => Err(error.into()),
+    };
+    let (is_finished, is_lost) = (incoming.is_finished, incoming.is_lost);
+    if is_lost {
+        return Err(Error::new(Kind::Io, "what came with a question is not what was sent"));
+    }
+    if !is_finished {
+        channel.skip_bulk()?;
+        channel.finish()?;
+    }
+    Ok(answered)
+}
+
 /// Answers what comes over one connection.
 fn talk(
     stream: TcpStream,
@@ -294,31 +351,15 @@ fn talk(
             return Ok(());
         }
         traffic.asked(frame.kind, frame.bulk);
-        let mut incoming = Incoming {
-            len: frame.bulk,
-            left: frame.bulk,
-            is_finished: frame.bulk == 0,
-            is_lost: false,
-            feed: &mut channel,
-        };
-        let answered = match Question::decode(frame.kind, &frame.body) {
-            // Those that take bulk do nothing before all of it has come, and with it the code of the frame. Nobody else may do anything
-            // upon a frame of which nothing is proven.
-            Ok(question) if question.takes_bulk() || frame.bulk == 0 => {
-                let _span = question.span(frame.kind, "answered", &from).entered();
-                service.answer(question, &mut incoming)
+        let question = Question::decode(frame.kind, &frame.body);
+        let span = question.as_ref().map(|question| question.span(frame.kind, "answered", &from));
+        let _span = span.map(tracing::Span::entered);
+        let answered = match question {
+            Ok(question) if question.takes_long() && frame.bulk == 0 => {
+                answer_slowly(service, question, &mut channel)?
             }
-            Ok(_) => Err(Error::invalid("bytes that nobody asked for").into()),
-            Err(error) => Err(error.into()),
+            question => answer_with_bulk(service, question, frame.bulk, &mut channel)?,
         };
-        let (is_finished, is_lost) = (incoming.is_finished, incoming.is_lost);
-        if is_lost {
-            return Err(Error::new(Kind::Io, "what came with a question is not what was sent"));
-        }
-        if !is_finished {
-            channel.skip_bulk()?;
-            channel.finish()?;
-        }
         if answered.is_err() {
             traffic.refused();
         }

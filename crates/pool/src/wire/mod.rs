@@ -12,4 +12,6 @@ mod tls;
 pub use channel::{Channel, Frame};
 pub use key::{Key, Protection};
 pub use link::{TcpLink, connect, listen};
-pub use question::{ANSWER, Question, REFUSAL, Report, STALE, decode_refusal, encode_refusal, question_word};
+pub use question::{
+    ANSWER, Question, REFUSAL, Report, STALE, STILL, decode_refusal, encode_refusal, question_word,
+};

@@ -10,6 +10,8 @@ pub const ANSWER: u8 = 128;
 pub const REFUSAL: u8 = 129;
 /// The kind of a frame that refuses because the asker knows an older epoch only; its body is the newer one's number.
 pub const STALE: u8 = 130;
+/// What an answer takes longer for: it is being worked on, and comes after this.
+pub const STILL: u8 = 131;
 
 /// What one process of a pool asks of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -274,6 +276,11 @@ impl Question {
             }
         };
         (kind, w.into_bytes())
+    }
+
+    /// Whether others may have to be waited for, so that it is said from time to time that this goes on.
+    pub fn takes_long(&self) -> bool {
+        matches!(self, Question::Sync { .. })
     }
 
     /// Whether bulk comes with it.

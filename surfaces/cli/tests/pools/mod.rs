@@ -70,10 +70,14 @@ impl Process {
         self.child.wait().expect("it ends");
     }
 
+    pub fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
+    }
+
     /// Ends it as a batch system does; whether it says that all went well.
     pub fn end(mut self) -> bool {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
+        self.signal("-TERM");
         self.child.wait().expect("it ends").success()
     }
 }
