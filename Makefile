@@ -1,6 +1,8 @@
 # The commands of the project. `make demo` and `make test` set up all that they need on Debian.
 
 SHELL := /bin/sh
+# Tests and measurements leave nothing in the user's own.
+export STDCHK_CACHE ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/cache
 export PATH := $(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 CARGO_FLAGS := --locked
 

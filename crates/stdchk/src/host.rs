@@ -1,9 +1,33 @@
 //! This machine and this process, as the catalog knows them.
 
 use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use rustix::process::{Pid, test_kill_process};
 use stdchk_catalog::Owner;
+use stdchk_engine::TagCache;
+
+/// Tags of what this user saves on this machine: in the directory that the environment names for what need not last, if any.
+pub fn tags() -> Option<Arc<TagCache>> {
+    static TAGS: OnceLock<Option<Arc<TagCache>>> = OnceLock::new();
+    let open = |directory: PathBuf| {
+        let opened = TagCache::open(&directory);
+        opened.inspect_err(|error| tracing::debug!("no tags in {}: {error}", directory.display())).ok()
+    };
+    TAGS.get_or_init(|| cache_directory().and_then(open).map(Arc::new)).clone()
+}
+
+fn cache_directory() -> Option<PathBuf> {
+    let of = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    if let Some(named) = of("STDCHK_CACHE") {
+        return Some(named).filter(|named| !named.as_os_str().is_empty());
+    }
+    let users = of("XDG_CACHE_HOME").filter(|home| home.is_absolute());
+    let users =
+        users.or_else(|| of("HOME").filter(|home| home.is_absolute()).map(|home| home.join(".cache")));
+    users.map(|users| users.join("stdchk"))
+}
 
 /// Who is calling. `lasting` is for sessions that outlive the process, as those of shell scripts do.
 pub fn owner(lasting: bool) -> Owner {

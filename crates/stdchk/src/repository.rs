@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use stdchk_catalog::{Catalog, DrainOp, Durability, Op, Owner, Policy, Restart, SessionKind, State};
 use stdchk_catalog_objects::ObjectCatalog;
 use stdchk_engine::session::random_u64;
-use stdchk_engine::{Session, Vault, Workers};
+use stdchk_engine::{Session, TagCache, Vault, Workers};
 use stdchk_object::envelope::{Sort, open as open_envelope, seal};
 use stdchk_object::error::Context;
 use stdchk_object::wire::{Reader, Writer};
@@ -45,6 +45,8 @@ pub struct Repository {
     pub(crate) memory: usize,
     pub(crate) place: PathBuf,
     pub(crate) boot: [u8; 16],
+    /// Where the tags are of what is saved.
+    pub(crate) tags: fn() -> Option<Arc<TagCache>>,
     /// Whether it follows another one.
     follows: bool,
 }
@@ -270,6 +272,7 @@ impl Repository {
     /// it in messages.
     pub fn open_or_create_on(fs: Arc<dyn Fs>, place: &Path) -> Result<Repository> {
         let mut repository = Repository::on(fs, place)?;
+        repository.tags = || None;
         repository.prepare()?;
         Ok(repository)
     }
@@ -317,6 +320,7 @@ impl Repository {
             memory: MEMORY,
             place,
             boot: host::boot(),
+            tags: host::tags,
             follows: false,
         }
     }

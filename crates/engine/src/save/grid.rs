@@ -204,7 +204,7 @@ mod tests {
     use stdchk_object::Hash;
 
     fn chunk(at: u64, len: u32) -> Chunk {
-        Chunk { at, len, slot: 0, chunk: 0, hash: Hash([0; 32]), shared: true }
+        Chunk { at, len, slot: 0, chunk: 0, hash: Hash([0; 32]), shared: true, tag: None }
     }
 
     fn planned(theirs: &[Chunk], shift: i64, offset: u64, from: usize, to: usize) -> Vec<(u32, Option<u32>)> {
@@ -272,9 +272,9 @@ mod tests {
 
     #[test]
     fn being_lost_is_told_from_being_rewritten() {
-        let same = Cut { len: 1, what: Page::Same(0, 0), old: None };
-        let other = Cut { len: 1, what: Page::Other(Hash([1; 32])), old: None };
-        let zero = Cut { len: 1, what: Page::Zero, old: None };
+        let same = Cut { len: 1, what: Page::Same(0, 0), old: None, tag: None };
+        let other = Cut { len: 1, what: Page::Other(Hash([1; 32])), old: None, tag: None };
+        let zero = Cut { len: 1, what: Page::Zero, old: None, tag: None };
         let row = |cut: Cut, count: usize| vec![cut; count];
         assert_eq!(lost(&[row(same, 5), row(other, 20), row(same, 5)].concat(), 0, 1), None);
         assert_eq!(lost(&[row(same, 5), row(other, 20)].concat(), 0, 1), Some(5));

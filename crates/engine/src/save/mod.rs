@@ -43,6 +43,7 @@ use crate::buffers::{Buffers, Bytes};
 use crate::index::{Index, IndexBuilder};
 use crate::known::{Known, Place};
 use crate::options::{Options, RUN_BYTES};
+use crate::tags::TagCache;
 use crate::vault::{BaseState, OpenPack, Roots, Vault};
 use crate::view::PartView;
 use crate::workers::{Answer, Workers};
@@ -94,6 +95,8 @@ pub struct PartWriter {
     known: Known,
     loaded: HashSet<PackName>,
     index: Option<Index>,
+    /// Where tags are, asked as soon as anything is large enough for them.
+    tags: fn() -> Option<Arc<TagCache>>,
     listed: IndexBuilder,
     session: SessionId,
     writer: u32,
@@ -146,6 +149,7 @@ impl PartWriter {
             rank,
             loaded: HashSet::new(),
             index,
+            tags: || None,
             listed: IndexBuilder::default(),
             session,
             writer,
@@ -169,6 +173,11 @@ impl PartWriter {
             part.take_parent(view);
         }
         Ok(part)
+    }
+
+    /// Recognizes what has not changed by tags, and writes down those of what is added.
+    pub fn use_tags(&mut self, tags: fn() -> Option<Arc<TagCache>>) {
+        self.tags = tags;
     }
 
     /// A parent that cannot be read is no reason not to save: then there is less to share.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use stdchk_object::pack::ChunkKind;
 use stdchk_object::tree::{Blob, Extent, Leaf, Piece};
 use stdchk_object::{Hash, PackRef, Result};
+use stdchk_tag::Tag;
 
 use super::unit::Held;
 use crate::vault::{BaseState, LeafAt, OpenPack, Roots, Vault};
@@ -36,6 +37,8 @@ pub struct Chunk {
     pub hash: Hash,
     /// Whether it may be referred to, or only be subtracted.
     pub shared: bool,
+    /// Its tag, where that is known.
+    pub tag: Option<Tag>,
 }
 
 /// Chunks that the parent has in a range.
@@ -97,6 +100,15 @@ impl Theirs {
         Ok(theirs)
     }
 
+    /// Takes in the tags of chunks, which are those of the blob where these lie.
+    pub fn know(&mut self, tags: Vec<(u64, Tag)>) {
+        let mut tags = tags.into_iter().peekable();
+        for chunk in &mut self.chunks {
+            while tags.next_if(|&(at, _)| at < chunk.at).is_some() {}
+            chunk.tag = tags.next_if(|&(at, _)| at == chunk.at).map(|(_, tag)| tag);
+        }
+    }
+
     /// The bytes of a chunk, verified.
     pub fn bytes(&self, vault: &Vault, chunk: &Chunk) -> Result<Vec<u8>> {
         vault.chunk(&self.opens[chunk.slot as usize], chunk.chunk, ChunkKind::Data)
@@ -153,7 +165,8 @@ impl Gathered<'_> {
                     } else if !vault.is_damaged(span.open.pack.name, chunk) && state != BaseState::Damaged {
                         let hash = span.open.footer.hashes()[chunk as usize];
                         let shared = state == BaseState::Sound;
-                        self.theirs.chunks.push(Chunk { at: begins, len, slot, chunk, hash, shared });
+                        let tag = None;
+                        self.theirs.chunks.push(Chunk { at: begins, len, slot, chunk, hash, shared, tag });
                     }
                 }
                 at += u64::from(part);

@@ -7,15 +7,17 @@ use stdchk_codec::Cutter;
 use stdchk_object::member::{Chunking, Content};
 use stdchk_object::tree::{LEAF_SHIFT, NodeRef};
 use stdchk_object::{Error, Hash, PackRef, Result};
+use stdchk_tag::TAGGED_MAX;
 
 use super::PartWriter;
 use super::assembly::data_hash;
 use super::parent::Parent;
 use super::stretch::Stretch;
-use super::unit::{Known, Look, Source};
+use super::unit::{Known, Look, Source, Tagging};
 use super::window::{Pending, Trail, Window};
 use crate::buffers::{Buffer, Buffers};
 use crate::options::{ChunkingChoice, unit_for};
+use crate::tags::RECORDS_MIN;
 use crate::vault::{LeafAt, Roots};
 
 /// What `auto` means where there is no parent.
@@ -134,12 +136,29 @@ impl PartWriter {
         if unit_for(content.chunking) <= self.options.unit() { content.chunking } else { AUTO_PAGE }
     }
 
+    /// How chunks of a member are recognized, of which `most` bytes are expected at most.
+    fn tagging(&self, parent: &ParentContent, page: u32, most: u64) -> Tagging {
+        let is_worth_it = page as usize <= TAGGED_MAX && most >= (RECORDS_MIN * TAGGED_MAX) as u64;
+        let cache = if is_worth_it { (self.tags)() } else { None };
+        let same = parent.as_ref().filter(|(_, content)| content.chunking == Chunking::Page(page));
+        let tags = cache.as_ref().zip(same).and_then(|(cache, (_, content))| cache.find(&content.blob));
+        Tagging { cache, parent: tags.map(Arc::new) }
+    }
+
     /// How to look at the stretch at `offset`.
-    fn look(&mut self, trail: &Trail, parent: &ParentContent, page: u32, offset: u64) -> Look {
+    fn look(
+        &mut self,
+        trail: &Trail,
+        parent: &ParentContent,
+        tags: &Tagging,
+        page: u32,
+        offset: u64,
+    ) -> Look {
         let follow = self.options.chunking == ChunkingChoice::Auto;
         let parent = self.parent_at(trail, parent, page, offset);
         let search = follow && parent.is_some() && trail.may_search();
-        Look { offset, page: page as usize, parent, follow, search, known: Known::default() }
+        let (page, tags) = (page as usize, tags.clone());
+        Look { offset, page, parent, follow, search, known: Known::default(), tags }
     }
 
     fn parent_at(&mut self, trail: &Trail, parent: &ParentContent, page: u32, offset: u64) -> Option<Parent> {
@@ -196,6 +215,8 @@ impl PartWriter {
         let step = 1u64 << leaf_shift;
         let mut window = Window::new(self.window(), leaf_shift, parent.is_some(), progress);
         let len = source.len();
+        let tags = self.tagging(parent, page, len);
+        window.write_tags(tags.writer(leaf_shift, parent.as_ref().map(|(_, content)| &content.blob)));
         let mut offset = 0;
         while offset < len {
             let mut size = step.min(len - offset);
@@ -206,7 +227,7 @@ impl PartWriter {
                 size = if data == len { len - offset } else { (data - offset) / step * step };
                 window.push(Pending::Hole(size));
             } else {
-                let mut look = self.look(&window.trail, parent, page, offset);
+                let mut look = self.look(&window.trail, parent, &tags, page, offset);
                 let held = source.held(offset..offset + size);
                 if !held.is_empty() {
                     // What is held lies at its own place: nothing here has moved, wherever what came before was found.
@@ -242,12 +263,14 @@ impl PartWriter {
     ) -> Result<Content> {
         let leaf_shift = Self::leaf_shift(page);
         let mut window = Window::new(self.window(), leaf_shift, parent.is_some(), progress);
+        let tags = self.tagging(parent, page, u64::MAX);
+        window.write_tags(tags.writer(leaf_shift, parent.as_ref().map(|(_, content)| &content.blob)));
         let mut offset = 0;
         loop {
             window.make_room(self)?;
             let Some(buffer) = stream.next(&self.buffers, 1 << leaf_shift)? else { break };
             let filled = buffer.len();
-            let look = self.look(&window.trail, parent, page, offset);
+            let look = self.look(&window.trail, parent, &tags, page, offset);
             let (vault, meter) = (self.vault.clone(), self.coder.meter.clone());
             let answer = self
                 .workers

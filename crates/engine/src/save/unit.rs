@@ -6,11 +6,13 @@ use std::sync::Arc;
 use stdchk_object::hash::Domain;
 use stdchk_object::tree::Blob;
 use stdchk_object::{Hash, PackRef, Result};
+use stdchk_tag::{Tag, Tagger};
 
 use super::grid::{self, Planned};
 use super::parent::{Chunk, Parent, Theirs};
 use super::stretch::Stretch;
 use crate::buffers::Buffer;
+use crate::tags::{TagCache, TagWriter, Tags};
 use crate::vault::{OpenPack, Roots, Vault};
 
 /// Bytes that can be read at any place, from several threads.
@@ -69,6 +71,8 @@ pub struct Cut {
     pub what: Page,
     /// What the parent has there, if that has the same length: index into the unit's packs, chunk.
     pub old: Option<(u32, u32)>,
+    /// Its tag, where there are any and it was read.
+    pub tag: Option<Tag>,
 }
 
 /// A stretch that was read and looked at.
@@ -124,6 +128,28 @@ pub struct Look {
     pub search: bool,
     /// What is known of the stretch without reading it.
     pub known: Known,
+    /// Tags, where there are any.
+    pub tags: Tagging,
+}
+
+/// How chunks are recognized by their tags.
+#[derive(Clone, Default)]
+pub struct Tagging {
+    /// What makes them.
+    pub cache: Option<Arc<TagCache>>,
+    /// Those of the parent.
+    pub parent: Option<Arc<Tags>>,
+}
+
+impl Tagging {
+    fn tagger(&self) -> Option<&Tagger> {
+        self.cache.as_ref().map(|cache| cache.tagger())
+    }
+
+    /// What writes the tags of what takes the place of `parent`.
+    pub fn writer(&self, leaf_shift: u8, parent: Option<&Blob>) -> Option<TagWriter> {
+        self.cache.clone().map(|cache| cache.begin(leaf_shift, parent))
+    }
 }
 
 /// What need not be read of a stretch.
@@ -165,19 +191,20 @@ pub fn is_zero(bytes: &[u8]) -> bool {
 impl Look {
     /// Looks at a stretch, cut by cut.
     pub fn at(self, vault: &Vault, mut stretch: Stretch) -> Result<Unit> {
+        let tagger = self.tags.tagger();
         let mut shift = self.parent.as_ref().map_or(0, |parent| parent.shift);
         let len = stretch.len();
         let mut theirs = self.theirs(vault, shift, len);
         let planned = grid::plan(&theirs.chunks, shift, self.offset, 0, len, self.page);
         let mut cuts = Vec::with_capacity(planned.len());
-        look_at(&planned, &theirs, 0, &mut stretch, &mut cuts, &self.known.unchanged)?;
+        look_at(&planned, &theirs, tagger, 0, &mut stretch, &mut cuts, &self.known.unchanged)?;
         let needs_all = |cuts: &[Cut]| {
             (self.search && grid::lost(cuts, 0, self.page).is_some()) || needs_mending(cuts, self.page)
         };
         if stretch.is_packed() && needs_all(&cuts) {
             stretch.unpack()?;
             cuts.clear();
-            look_at(&planned, &theirs, 0, &mut stretch, &mut cuts, &[])?;
+            look_at(&planned, &theirs, tagger, 0, &mut stretch, &mut cuts, &[])?;
         }
         stretch.end_reading();
         let (mut packs, leaf) = (theirs.opens.clone(), theirs.node);
@@ -199,7 +226,7 @@ impl Look {
                 let planned = grid::plan(&theirs.chunks, shift, self.offset, at, len, self.page);
                 cuts.truncate(first);
                 let known = cuts.len();
-                look_at(&planned, &theirs, at, &mut stretch, &mut cuts, &[])?;
+                look_at(&planned, &theirs, tagger, at, &mut stretch, &mut cuts, &[])?;
                 // Indices of packs are those of the unit.
                 let base = packs.len() as u32;
                 packs.extend_from_slice(&theirs.opens);
@@ -215,7 +242,7 @@ impl Look {
             from = first + cuts_up_to(&cuts[first..], again.at - at) + 1;
         }
         // A stretch that was packed for want of such a need has nothing to be mended.
-        let cuts = if stretch.is_packed() { cuts } else { mended(cuts, &mut stretch, self.page)? };
+        let cuts = if stretch.is_packed() { cuts } else { mended(cuts, tagger, &mut stretch, self.page)? };
         let buffer = stretch.keep(new_ranges(&cuts));
         Ok(Unit { buffer, cuts, packs, leaf, shift, found, missed })
     }
@@ -227,7 +254,10 @@ impl Look {
             None => return Theirs::default(),
             Some(parent) => {
                 let range = grid::range_of(parent, shift, self.offset, len as u64);
-                parent.chunks(vault, shift == 0, range)
+                parent.chunks(vault, shift == 0, range.clone()).map(|mut theirs| {
+                    theirs.know(self.tags.parent.as_ref().map(|tags| tags.within(range)).unwrap_or_default());
+                    theirs
+                })
             }
         };
         let mut theirs = found.unwrap_or_else(|error| {
@@ -325,7 +355,7 @@ fn needs_mending(cuts: &[Cut], page: usize) -> bool {
 
 /// Cuts anew what is new anyway, where short pieces have piled up: with as few pieces as there can be. Very short ones that
 /// are not new go along.
-fn mended(cuts: Vec<Cut>, stretch: &mut Stretch, page: usize) -> Result<Vec<Cut>> {
+fn mended(cuts: Vec<Cut>, tagger: Option<&Tagger>, stretch: &mut Stretch, page: usize) -> Result<Vec<Cut>> {
     let mut mended = Vec::with_capacity(cuts.len());
     let mut at = 0;
     for run in cuts.chunk_by(|a, b| joins(a, page) && joins(b, page)) {
@@ -333,7 +363,7 @@ fn mended(cuts: Vec<Cut>, stretch: &mut Stretch, page: usize) -> Result<Vec<Cut>
         if is_mendable(run, page) {
             let again = grid::pages(len, page, true).map(|len| Planned { len: len as u32, theirs: None });
             let planned: Vec<Planned> = again.collect();
-            look_at(&planned, &Theirs::default(), at, stretch, &mut mended, &[])?;
+            look_at(&planned, &Theirs::default(), tagger, at, stretch, &mut mended, &[])?;
         } else {
             mended.extend_from_slice(run);
         }
@@ -375,6 +405,7 @@ fn known<'t>(cut: &Planned, at: usize, theirs: &'t Theirs, unchanged: &[Range<us
 fn look_at(
     planned: &[Planned],
     theirs: &Theirs,
+    tagger: Option<&Tagger>,
     mut at: usize,
     stretch: &mut Stretch,
     cuts: &mut Vec<Cut>,
@@ -384,7 +415,8 @@ fn look_at(
     while let Some((first, others)) = rest.split_first() {
         if let Some(chunk) = known(first, at, theirs, unchanged) {
             let place = (chunk.slot, chunk.chunk);
-            cuts.push(Cut { len: first.len, what: Page::Same(place.0, place.1), old: Some(place) });
+            let what = Page::Same(place.0, place.1);
+            cuts.push(Cut { len: first.len, what, old: Some(place), tag: chunk.tag });
             at += first.len as usize;
             rest = others;
             continue;
@@ -405,17 +437,24 @@ fn look_at(
         for cut in group {
             let (piece, after) = left.split_at(cut.len as usize);
             left = after;
+            let mut now = Cut { len: cut.len, what: Page::Zero, old: None, tag: None };
             if !is_zero(piece) {
-                pieces.push(piece);
-                pending.push((cuts.len(), cut.theirs, piece));
+                let expected = cut.theirs.map(|which| &theirs.chunks[which as usize]);
+                now.old = expected.map(|chunk| (chunk.slot, chunk.chunk));
+                now.tag = tagger.and_then(|tagger| tagger.tag(piece));
+                match expected.filter(|chunk| chunk.shared && now.tag.is_some() && chunk.tag == now.tag) {
+                    Some(chunk) => now.what = Page::Same(chunk.slot, chunk.chunk),
+                    None => {
+                        pieces.push(piece);
+                        pending.push((cuts.len(), expected, piece));
+                    }
+                }
             }
-            cuts.push(Cut { len: cut.len, what: Page::Zero, old: None });
+            cuts.push(now);
         }
         let mut pending = pending.into_iter();
         Domain::Data.hash_each(pieces, |hash| {
             let (index, expected, piece) = pending.next().expect("one for each piece");
-            let expected = expected.map(|which| &theirs.chunks[which as usize]);
-            cuts[index].old = expected.map(|chunk| (chunk.slot, chunk.chunk));
             cuts[index].what = match expected {
                 Some(chunk) if chunk.hash == hash && chunk.shared => Page::Same(chunk.slot, chunk.chunk),
                 _ => {

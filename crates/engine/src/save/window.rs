@@ -10,6 +10,7 @@ use super::blob::BlobWriter;
 use super::unit::Unit;
 use super::{PartWriter, empty_content};
 use crate::buffers::Buffer;
+use crate::tags::TagWriter;
 use crate::workers::Answer;
 
 /// A stretch that is being looked at.
@@ -68,6 +69,9 @@ pub struct Window<'a> {
     limit: usize,
     blob: BlobWriter,
     progress: &'a dyn Fn(u64),
+    /// Where the next stretch that is taken begins.
+    at: u64,
+    tags: Option<TagWriter>,
     pub trail: Trail,
 }
 
@@ -75,7 +79,13 @@ impl<'a> Window<'a> {
     /// Room for `limit` stretches of a member that a parent may have, too.
     pub fn new(limit: usize, leaf_shift: u8, has_parent: bool, progress: &'a dyn Fn(u64)) -> Window<'a> {
         let blob = BlobWriter::new(leaf_shift);
-        Window { pending: VecDeque::new(), limit, blob, progress, trail: Trail::new(has_parent) }
+        let trail = Trail::new(has_parent);
+        Window { pending: VecDeque::new(), limit, blob, progress, at: 0, tags: None, trail }
+    }
+
+    /// Has the tags of all that is taken written.
+    pub fn write_tags(&mut self, tags: Option<TagWriter>) {
+        self.tags = tags;
     }
 
     /// Takes the oldest stretches until there is room for one more.
@@ -99,6 +109,9 @@ impl<'a> Window<'a> {
             self.take(oldest, part)?;
         }
         let (blob, tally) = self.blob.finish(part)?;
+        if let Some(tags) = self.tags {
+            tags.finish(&blob);
+        }
         Ok(Content { tally, ..empty_content(chunking, blob) })
     }
 
@@ -112,6 +125,7 @@ impl<'a> Window<'a> {
             Pending::Unit(answer, len) => {
                 let unit = answer.wait()?;
                 self.trail.pass(&unit);
+                self.add_tags(&unit);
                 self.blob.unit(part, unit)?;
                 len
             }
@@ -122,7 +136,19 @@ impl<'a> Window<'a> {
             }
         };
         part.coder.meter.passed(len, self.blob.tally.new - before);
+        self.at += len;
         (self.progress)(len);
         Ok(())
+    }
+
+    fn add_tags(&mut self, unit: &Unit) {
+        let Some(tags) = &mut self.tags else { return };
+        let mut at = self.at;
+        for cut in &unit.cuts {
+            if let Some(tag) = cut.tag {
+                tags.add(at, tag);
+            }
+            at += u64::from(cut.len);
+        }
     }
 }

@@ -131,7 +131,9 @@ impl Repository {
         parent: Option<&CheckpointEntry>,
     ) -> Result<PartWriter> {
         let part = |vault: &Vault| parent.and_then(|entry| parent_part(vault, entry, options.rank));
-        self.part_writer_after(session, state, app, options, part)
+        let mut writer = self.part_writer_after(session, state, app, options, part)?;
+        writer.use_tags(self.tags);
+        Ok(writer)
     }
 
     /// The same with any part as the one to compare with; the session must keep it.

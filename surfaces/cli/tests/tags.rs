@@ -1,0 +1,237 @@
+//! Tags of what was saved: they make saves faster, and change nothing else, whatever becomes of them (docs/TAGS.md).
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use proptest::prelude::*;
+
+/// Enough for tags.
+const PAGES: usize = 4 << 10;
+const PAGE: usize = 4096;
+
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place { dir: tempfile::tempdir().expect("a directory") }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn stdchk(&self, store: &str, args: &[&str]) -> std::process::Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stdchk"));
+        command.env("STDCHK_STORE", self.path(store)).env("STDCHK_CACHE", self.path("cache"));
+        command.env_remove("STDCHK_LOG").args(args).output().expect("the binary starts")
+    }
+
+    fn save(&self, store: &str, step: usize, bytes: &[u8]) {
+        fs::write(self.path("state"), bytes).expect("a file");
+        let state = self.path("state");
+        let args = ["save", "melt", "--durability", "staged", "--step", &step.to_string()];
+        let output = self.stdchk(store, &[&args[..], &[state.to_str().expect("text")]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn saved(&self, store: &str, step: usize) -> Vec<u8> {
+        let output = self.stdchk(store, &["cat", &format!("melt@{step}:state")]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    }
+
+    /// The files of tags.
+    fn tags(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.path("cache/tags")).into_iter().flatten();
+        entries.map(|entry| entry.expect("an entry").path()).collect()
+    }
+
+    fn the_tags(&self) -> PathBuf {
+        let [tags] = self.tags().try_into().expect("one file");
+        tags
+    }
+}
+
+fn noise(pages: usize, seed: u64) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let word = |_| {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x.to_le_bytes()
+    };
+    (0..pages * PAGE / 8).flat_map(word).collect()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("it is there").permissions().mode() & 0o777
+}
+
+#[test]
+fn each_save_leaves_the_tags_of_what_it_saved_to_its_user_alone() {
+    let place = Place::new();
+    let mut state = noise(PAGES, 1);
+    place.save("store", 1, &state);
+    let first = place.the_tags();
+    assert!(fs::metadata(&first).expect("a file").len() >= (PAGES * 16) as u64);
+    assert_eq!(
+        [mode(&first), mode(&place.path("cache/secret")), mode(&place.path("cache"))],
+        [0o600, 0o600, 0o700]
+    );
+    // Nothing has changed.
+    place.save("store", 2, &state);
+    assert_eq!(place.the_tags(), first);
+    state[5 * PAGE] ^= 1;
+    place.save("store", 3, &state);
+    assert_ne!(place.the_tags(), first);
+    // What is small is as fast without.
+    place.save("other", 1, &state[..100 * PAGE]);
+    assert_eq!(place.tags().len(), 1);
+    // Old ones go.
+    let old = place.path("cache/tags/0123");
+    fs::write(&old, b"old").expect("a file");
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(31 * 24 * 3600);
+    fs::File::open(&old).and_then(|file| file.set_modified(long_ago)).expect("a time");
+    place.save("store", 4, &state);
+    assert!(!old.exists());
+    // Nobody is asked to keep any.
+    let none =
+        ["save", "melt", "--step", "5", place.path("state").to_str().expect("text")].map(str::to_owned);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stdchk"));
+    command.env("STDCHK_STORE", place.path("store")).env("STDCHK_CACHE", "").env("HOME", place.path("home"));
+    assert!(command.args(none).output().expect("it starts").status.success());
+    assert!(!place.path("home").exists());
+}
+
+/// They are believed: who forges them can hide a change. So a save that knows them does not look any closer.
+#[test]
+fn a_chunk_with_the_tag_of_the_parents_is_the_parents() {
+    let place = Place::new();
+    let before = noise(PAGES, 1);
+    let mut after = before.clone();
+    after[5 * PAGE] ^= 1;
+    place.save("store", 1, &before);
+    let tags_before = place.the_tags();
+    place.save("other", 1, &after);
+    let tags_after = place.tags().into_iter().find(|path| *path != tags_before).expect("another file");
+    fs::copy(&tags_after, &tags_before).expect("a forgery");
+    place.save("store", 2, &after);
+    assert!(place.saved("store", 2) == before);
+}
+
+#[test]
+fn damaged_tags_are_passed_over() {
+    let place = Place::new();
+    let mut state = noise(PAGES, 1);
+    place.save("store", 1, &state);
+    let mut step = 1;
+    let mut check = |harm: &dyn Fn(&Path)| {
+        harm(&place.the_tags());
+        step += 1;
+        state[step * PAGE + 7] ^= 1;
+        place.save("store", step, &state);
+        assert!(place.saved("store", step) == state, "step {step}");
+    };
+    for at in [0.0, 0.3, 0.77, 0.9999, 1.0] {
+        check(&|tags| {
+            let mut bytes = fs::read(tags).expect("a file");
+            let last = bytes.len() - 1;
+            bytes[(last as f64 * at) as usize] ^= 0x81;
+            fs::write(tags, bytes).expect("a file");
+        });
+        check(&|tags| {
+            let bytes = fs::read(tags).expect("a file");
+            fs::write(tags, &bytes[..(bytes.len() as f64 * at) as usize]).expect("a file");
+        });
+    }
+    check(&|tags| fs::write(tags, [0xff; 1000]).expect("a file"));
+    // Records in the wrong order.
+    check(&|tags| {
+        let mut bytes = fs::read(tags).expect("a file");
+        bytes[..PAGES * 20].as_chunks_mut::<20>().0.reverse();
+        fs::write(tags, bytes).expect("a file");
+    });
+    // Another secret.
+    check(&|_| fs::write(place.path("cache/secret"), [3; 32]).expect("a file"));
+    let tags = place.the_tags();
+    // None at all, and a place that is not the user's alone.
+    fs::write(place.path("cache/secret"), [3; 5]).expect("a file");
+    state[0] ^= 1;
+    place.save("store", 100, &state);
+    assert!(place.saved("store", 100) == state && tags.exists());
+    fs::remove_file(place.path("cache/secret")).expect("a file");
+    fs::set_permissions(place.path("cache"), fs::Permissions::from_mode(0o777)).expect("a mode");
+    place.save("store", 101, &state);
+    assert!(!place.path("cache/secret").exists());
+}
+
+/// What becomes of a state from one version to the next.
+#[derive(Clone, Debug)]
+enum Change {
+    Page(prop::sample::Index, u64),
+    Zeros(prop::sample::Index, usize),
+    Insert(prop::sample::Index, usize),
+    Cut(prop::sample::Index, usize),
+    Truncate(usize),
+    Append(usize),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let at = any::<prop::sample::Index>;
+    prop_oneof![
+        8 => (at(), any::<u64>()).prop_map(|(at, seed)| Change::Page(at, seed)),
+        2 => (at(), 1usize..40_000).prop_map(|(at, len)| Change::Zeros(at, len)),
+        2 => (at(), 1usize..9000).prop_map(|(at, len)| Change::Insert(at, len)),
+        2 => (at(), 1usize..9000).prop_map(|(at, len)| Change::Cut(at, len)),
+        1 => (1usize..300_000).prop_map(Change::Truncate),
+        1 => (1usize..300_000).prop_map(Change::Append),
+    ]
+}
+
+fn apply(change: &Change, state: &mut Vec<u8>) {
+    match change {
+        Change::Page(at, seed) => {
+            let page = at.index(state.len() / PAGE) * PAGE;
+            state[page..page + PAGE].copy_from_slice(&noise(1, *seed));
+        }
+        Change::Zeros(at, len) => {
+            let at = at.index(state.len() - len);
+            state[at..at + len].fill(0);
+        }
+        Change::Insert(at, len) => {
+            let at = at.index(state.len());
+            state.splice(at..at, noise(3, *len as u64).into_iter().take(*len));
+        }
+        Change::Cut(at, len) => {
+            let at = at.index(state.len() - len);
+            state.drain(at..at + len);
+        }
+        Change::Truncate(len) => state.truncate(state.len() - len),
+        Change::Append(len) => state.extend(noise(80, *len as u64).into_iter().take(*len)),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if std::env::var_os("STDCHK_TEST_LONG").is_some() { 200 } else { 5 }))]
+
+    /// Whatever changes, also where bytes move: what was saved comes back.
+    #[test]
+    fn what_was_saved_with_tags_comes_back(
+        versions in proptest::collection::vec(proptest::collection::vec(change(), 0..6), 2..5),
+        seed in any::<u64>(),
+    ) {
+        let place = Place::new();
+        let mut state = noise(PAGES + 700, seed);
+        place.save("store", 0, &state);
+        for (step, changes) in versions.iter().enumerate() {
+            changes.iter().for_each(|change| apply(change, &mut state));
+            place.save("store", step + 1, &state);
+            prop_assert_eq!(place.tags().len(), 1);
+            prop_assert!(place.saved("store", step + 1) == state);
+        }
+    }
+}
