@@ -1,7 +1,8 @@
 //! This machine and this process, as the catalog knows them.
 
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use rustix::process::{Pid, test_kill_process};
@@ -24,8 +25,10 @@ fn cache_directory() -> Option<PathBuf> {
         return Some(named).filter(|named| !named.as_os_str().is_empty());
     }
     let users = of("XDG_CACHE_HOME").filter(|home| home.is_absolute());
-    let users =
-        users.or_else(|| of("HOME").filter(|home| home.is_absolute()).map(|home| home.join(".cache")));
+    // With the rights of another user, as under sudo, nothing is made in the home of the first one.
+    let owner = |path: &Path| fs::metadata(path).map(|meta| meta.uid()).ok();
+    let is_ours = |home: &PathBuf| home.is_absolute() && owner(home) == owner(Path::new("/proc/self"));
+    let users = users.or_else(|| of("HOME").filter(is_ours).map(|home| home.join(".cache")));
     users.map(|users| users.join("stdchk"))
 }
 

@@ -92,12 +92,16 @@ fn each_save_leaves_the_tags_of_what_it_saved_to_its_user_alone() {
     place.save("other", 1, &state[..100 * PAGE]);
     assert_eq!(place.tags().len(), 1);
     // Old ones go.
-    let old = place.path("cache/tags/0123");
+    let old = place.path("cache/tags/0123456789abcdef0123456789abcdef");
+    let others = place.path("cache/tags/of somebody else");
     fs::write(&old, b"old").expect("a file");
     let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(31 * 24 * 3600);
-    fs::File::open(&old).and_then(|file| file.set_modified(long_ago)).expect("a time");
+    fs::write(&others, b"old").expect("a file");
+    for path in [&old, &others] {
+        fs::File::open(path).and_then(|file| file.set_modified(long_ago)).expect("a time");
+    }
     place.save("store", 4, &state);
-    assert!(!old.exists());
+    assert!(!old.exists() && others.exists());
     // Nobody is asked to keep any.
     let none =
         ["save", "melt", "--step", "5", place.path("state").to_str().expect("text")].map(str::to_owned);
@@ -107,20 +111,48 @@ fn each_save_leaves_the_tags_of_what_it_saved_to_its_user_alone() {
     assert!(!place.path("home").exists());
 }
 
-/// They are believed: who forges them can hide a change. So a save that knows them does not look any closer.
+/// The parent's tags are found and read, unless they are another's.
 #[test]
-fn a_chunk_with_the_tag_of_the_parents_is_the_parents() {
+fn the_tags_of_the_parent_are_taken_and_no_others() {
     let place = Place::new();
     let before = noise(PAGES, 1);
     let mut after = before.clone();
     after[5 * PAGE] ^= 1;
-    place.save("store", 1, &before);
+    let said = |store: &str, step: usize, bytes: &[u8]| {
+        fs::write(place.path("state"), bytes).expect("a file");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stdchk"));
+        command.env("STDCHK_STORE", place.path(store)).env("STDCHK_CACHE", place.path("cache"));
+        command.env("STDCHK_LOG", "debug").args(["save", "melt", "--step", &step.to_string()]);
+        let output = command.arg(place.path("state")).output().expect("the binary starts");
+        assert!(output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let is_without = |said: &str| said.contains("no tags") || said.contains("tags cannot be read");
+    said("store", 1, &before);
     let tags_before = place.the_tags();
-    place.save("other", 1, &after);
+    assert!(!is_without(&said("store", 2, &before)));
+    said("other", 1, &after);
     let tags_after = place.tags().into_iter().find(|path| *path != tags_before).expect("another file");
+    // Each is of one blob: those of another one, as right as they may be, are not taken.
     fs::copy(&tags_after, &tags_before).expect("a forgery");
+    assert!(is_without(&said("store", 3, &after)));
+    assert!(place.saved("store", 3) == after);
+}
+
+/// What moved to where the tag of the very same bytes was put by a damage is not taken for what was there.
+#[test]
+fn a_right_tag_at_the_wrong_place_is_noticed() {
+    let place = Place::new();
+    let before = noise(PAGES, 1);
+    place.save("store", 1, &before);
+    let path = place.the_tags();
+    let mut tags = fs::read(&path).expect("a file");
+    tags.copy_within(100 * 20 + 4..101 * 20, 300 * 20 + 4);
+    fs::write(&path, tags).expect("a file");
+    let mut after = before.clone();
+    after.copy_within(100 * PAGE..101 * PAGE, 300 * PAGE);
     place.save("store", 2, &after);
-    assert!(place.saved("store", 2) == before);
+    assert!(place.saved("store", 2) == after);
 }
 
 #[test]
@@ -155,14 +187,23 @@ fn damaged_tags_are_passed_over() {
         bytes[..PAGES * 20].as_chunks_mut::<20>().0.reverse();
         fs::write(tags, bytes).expect("a file");
     });
+    // One that is right lies where another one should, as after a crash or a flipped bit.
+    check(&|tags| {
+        let mut bytes = fs::read(tags).expect("a file");
+        bytes.copy_within(100 * 20 + 4..101 * 20, 300 * 20 + 4);
+        fs::write(tags, bytes).expect("a file");
+    });
     // Another secret.
     check(&|_| fs::write(place.path("cache/secret"), [3; 32]).expect("a file"));
-    let tags = place.the_tags();
-    // None at all, and a place that is not the user's alone.
-    fs::write(place.path("cache/secret"), [3; 5]).expect("a file");
-    state[0] ^= 1;
-    place.save("store", 100, &state);
-    assert!(place.saved("store", 100) == state && tags.exists());
+    // None at all, as after a crash: another one is made.
+    for none in [&[3; 5][..], &[0; 32]] {
+        fs::write(place.path("cache/secret"), none).expect("a file");
+        state[0] ^= 1;
+        place.save("store", 100, &state);
+        let secret = fs::read(place.path("cache/secret")).expect("a file");
+        assert!(secret.len() == 32 && secret != [0; 32] && place.saved("store", 100) == state);
+    }
+    // A place that is not the user's alone.
     fs::remove_file(place.path("cache/secret")).expect("a file");
     fs::set_permissions(place.path("cache"), fs::Permissions::from_mode(0o777)).expect("a mode");
     place.save("store", 101, &state);

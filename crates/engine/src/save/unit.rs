@@ -469,3 +469,35 @@ fn look_at(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffers::Buffers;
+
+    /// What a page is taken for of which the parent has another hash, but perhaps the same tag.
+    fn looked_at(tagger: &Tagger, tag: Option<Tag>, shared: bool) -> Page {
+        let buffers = Buffers::new(1, 4096);
+        let mut buffer = buffers.take();
+        buffer.set_len(4096);
+        buffer.fill(7);
+        let chunk = Chunk { at: 0, len: 4096, slot: 3, chunk: 9, hash: Hash([0; 32]), shared, tag };
+        let theirs = Theirs { chunks: vec![chunk], ..Theirs::default() };
+        let planned = [Planned { len: 4096, theirs: Some(0) }];
+        let mut cuts = Vec::new();
+        look_at(&planned, &theirs, Some(tagger), 0, &mut Stretch::there(buffer), &mut cuts, &[])
+            .expect("it is there");
+        assert_eq!((cuts[0].tag, cuts[0].old), (tagger.tag(&[7; 4096]), Some((3, 9))));
+        cuts[0].what
+    }
+
+    #[test]
+    fn a_chunk_with_the_tag_of_the_parents_is_not_hashed() {
+        let Some(tagger) = Tagger::new(&[1; 32]) else { return };
+        let right = tagger.tag(&[7; 4096]);
+        assert!(matches!(looked_at(&tagger, right, true), Page::Same(3, 9)));
+        assert!(matches!(looked_at(&tagger, right, false), Page::Other(_)));
+        assert!(matches!(looked_at(&tagger, tagger.tag(&[8; 4096]), true), Page::Other(_)));
+        assert!(matches!(looked_at(&tagger, None, true), Page::Other(_)));
+    }
+}

@@ -1,5 +1,6 @@
 //! Another process, and the connections to it.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -253,25 +254,23 @@ impl Peer {
     ) -> std::result::Result<Answer, Failure> {
         let (kind, body) = question.encode();
         let _span = question.span(kind, "asked", &self.address).entered();
+        let is_silent = Cell::new(false);
         let say = |channel: &mut Channel, watch: &mut Watch| {
             watch.restart();
             channel.send_watched(kind, &body, bulk, &mut |bytes| watch.moved(bytes))?;
             match question.takes_long() {
                 false => channel.receive(Some(watch.left(ANSWER_PATIENCE))),
-                true => receive_long(channel),
+                true => receive_long(channel, &is_silent),
             }
         };
         // A connection that was kept may have ended since. What has been asked already is asked again only where that does no harm.
-        let asked = Instant::now();
         let kept = self.idle().pop().and_then(|mut channel| channel.is_open().then_some(channel));
         let resumed = match kept {
             None => None,
             Some(mut channel) => match say(&mut channel, watch) {
                 Ok(Some(frame)) => Some((channel, frame)),
-                // Who says nothing for so long says nothing to another connection either.
-                Err(error) if watch.is_over() || asked.elapsed() >= ANSWER_PATIENCE => {
-                    return Err(Failure::Lost(error));
-                }
+                // Others may see to the copies; whoever fell silent at that is not waited for once more.
+                Err(error) if watch.is_over() || is_silent.get() => return Err(Failure::Lost(error)),
                 _ if question.may_repeat() => None,
                 Ok(None) => return Err(Failure::Lost(ended())),
                 Err(error) => return Err(Failure::Lost(error)),
@@ -352,11 +351,14 @@ fn ask_here(
     Ok(Answer { body: reply.body, bulk })
 }
 
-/// Waits for an answer that takes long, as long as it is heard that it is being worked on.
-fn receive_long(channel: &mut Channel) -> Result<Option<Frame>> {
+/// Waits for an answer that takes long, as long as it is heard that it is being worked on; or says that nothing was heard any more.
+fn receive_long(channel: &mut Channel, is_silent: &Cell<bool>) -> Result<Option<Frame>> {
     let begun = Instant::now();
     loop {
-        let frame = channel.receive(Some(ANSWER_PATIENCE))?;
+        let heard = Instant::now();
+        let received = channel.receive(Some(ANSWER_PATIENCE));
+        is_silent.set(received.is_err() && heard.elapsed() >= ANSWER_PATIENCE);
+        let frame = received?;
         if frame.as_ref().is_none_or(|frame| frame.kind != STILL || frame.bulk > 0) {
             return Ok(frame);
         }

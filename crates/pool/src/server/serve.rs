@@ -290,11 +290,13 @@ fn answer_slowly(
     std::thread::scope(|scope| {
         let (done, answered) = sync_channel(1);
         let span = tracing::Span::current();
-        let answer = move || span.in_scope(|| _ = done.send(answer_here(service, question, &[])));
+        let asked = question.clone();
+        let answer = move || span.in_scope(|| _ = done.send(answer_here(service, asked, &[])));
         let worker = std::thread::Builder::new().stack_size(STACK_BYTES);
-        worker
-            .spawn_scoped(scope, answer)
-            .map_err(|error| Error::io("a question cannot be answered", error))?;
+        if worker.spawn_scoped(scope, answer).is_err() {
+            // No thread can be had: then nothing is said meanwhile.
+            return Ok(answer_here(service, question, &[]));
+        }
         loop {
             match answered.recv_timeout(STILL_EVERY) {
                 Ok(answer) => return Ok(answer),
