@@ -51,7 +51,7 @@ impl Spec {
 
     /// The checkpoints that are meant, newest first; none is an error that says what there is.
     pub fn find<'a>(&self, state: &'a State) -> Result<Vec<&'a CheckpointEntry>> {
-        let Some(app) = state.apps().get(&self.app) else {
+        let Some(app) = state.apps().get(&self.app).filter(|app| app.is_known()) else {
             return Err(Error::new(Kind::NotFound, format!("there is no application {}", self.app)));
         };
         let found: Vec<_> = app.newest_first().into_iter().filter(|entry| self.matches(entry)).collect();

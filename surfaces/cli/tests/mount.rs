@@ -244,13 +244,13 @@ fn a_step_is_complete_that_was_when_the_mount_died() {
     }
     let mounted = Mounted::new(&["--durability", "staged"]);
     mounted.sh("mkdir melt; python3 -c \"import os; os.setxattr('melt', 'user.stdchk.nodes', b'2')\"");
-    for step in 1..=4 {
+    for step in 1..=12 {
         let server = mounted.server().expect("it is there");
         let script = format!(
             "import os, time\n\
             for node in [0, 1]: open('melt/melt.N%d.T{step}' % node, 'w').write('node %d' % node)\n\
             time.sleep({}e-3); os.kill({server}, 9)\n",
-            (step - 1) * 10
+            (step - 1) * 4
         );
         mounted.sh(&format!("python3 -c \"{script}\""));
         until(|| mounted.server().filter(|&there| there != server));

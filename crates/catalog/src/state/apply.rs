@@ -273,6 +273,9 @@ impl State {
                 let app = Arc::make_mut(app);
                 if let Some(entry) = app.checkpoints.remove((id.step, id.generation)) {
                     self.drain.forget(&entry);
+                    if !id.app.is_files() {
+                        app.dropped.add(entry.step, entry.sequence);
+                    }
                 }
                 if app.checkpoints.is_empty() {
                     app.history = History::default();

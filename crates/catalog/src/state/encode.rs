@@ -3,7 +3,8 @@
 //! ```text
 //! varint number, varint commits
 //! sessions:   varint count; each: session entry, varint opened_at, varint parts, each a part entry
-//! apps:       varint count; each: string name, policy, varint checkpoints, each a checkpoint entry, history
+//! apps:       varint count; each: string name, policy, varint checkpoints, each a checkpoint entry, history, dropped
+//! dropped:    varint count; each: varint step, varint place in commit order
 //! condemned:  varint count; each: pack name, varint record
 //! forwards:   varint count; each: pack name, locator of the table, varint record
 //! damaged:    varint count; each: pack name, varint ranges, each varint from, varint to
@@ -16,7 +17,7 @@ use stdchk_object::envelope::{Sort, open, seal};
 use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{AppName, Error, Locator, PackName, Result};
 
-use super::{App, Forward, History, OpenSession, State};
+use super::{App, Dropped, Forward, History, OpenSession, State};
 use crate::drain::Drain;
 use crate::op::{CheckpointEntry, PartEntry, SessionEntry, decode_ranges, encode_ranges};
 use crate::policy::Policy;
@@ -43,6 +44,7 @@ impl State {
             out.varint(app.checkpoints.len() as u64);
             app.checkpoints.values().for_each(|checkpoint| checkpoint.encode(&mut out));
             app.history.encode(&mut out);
+            app.dropped.encode(&mut out);
         }
         out.varint(self.condemned.len() as u64);
         for (pack, &at) in &self.condemned {
@@ -91,6 +93,7 @@ impl State {
                 app.checkpoints.insert(checkpoint);
             }
             app.history = History::decode(r)?;
+            app.dropped = Dropped::decode(r)?;
             state.apps.insert(name, app.into());
         }
         for _ in 0..r.count(PackName::BYTES + 1)? {

@@ -9,6 +9,7 @@
 mod apply;
 mod checkpoints;
 mod chunked;
+mod dropped;
 mod encode;
 mod history;
 mod shared;
@@ -26,6 +27,7 @@ use crate::tree::Tree;
 
 pub use checkpoints::Checkpoints;
 pub use chunked::{Chunked, Keyed};
+pub use dropped::Dropped;
 pub use history::{History, SaveSample};
 
 /// A session that has not ended.
@@ -57,6 +59,8 @@ pub struct App {
     pub checkpoints: Checkpoints,
     /// What was measured of it.
     pub history: History,
+    /// Which checkpoints there were.
+    pub dropped: Dropped,
 }
 
 impl App {
@@ -65,6 +69,11 @@ impl App {
         let mut all: Vec<&CheckpointEntry> = self.checkpoints.values().collect();
         all.sort_by_key(|entry| std::cmp::Reverse(entry.sequence));
         all
+    }
+
+    /// Whether there is anything of it that somebody wants to know: checkpoints, or a policy for those to come.
+    pub fn is_known(&self) -> bool {
+        !self.checkpoints.is_empty() || self.policy != Policy::default()
     }
 }
 

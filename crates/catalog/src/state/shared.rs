@@ -26,14 +26,21 @@ impl State {
 
     /// Whether somebody else than `mount` shows files and may write them.
     pub fn has_other_mounts(&self, mount: SessionId) -> bool {
-        let is_other = |(id, kind): (SessionId, &SessionKind)| id != mount && *kind == SessionKind::Mount;
-        self.sessions.values().any(|open| is_other((open.entry.id, &open.entry.kind)))
+        self.mounts().any(|id| id != mount)
     }
 
     /// The mount that does for all what one has to do.
     pub fn first_mount(&self) -> Option<SessionId> {
-        let mounts = self.sessions.values().filter(|open| open.entry.kind == SessionKind::Mount);
-        mounts.min_by_key(|open| open.opened_at).map(|open| open.entry.id)
+        self.open_mounts().min_by_key(|open| open.opened_at).map(|open| open.entry.id)
+    }
+
+    /// All that show files and may write them.
+    pub fn mounts(&self) -> impl Iterator<Item = SessionId> {
+        self.open_mounts().map(|open| open.entry.id)
+    }
+
+    fn open_mounts(&self) -> impl Iterator<Item = &OpenSession> {
+        self.sessions.values().filter(|open| open.entry.kind == SessionKind::Mount)
     }
 
     pub(super) fn check_shared(&self, kind: &SessionKind) -> Result<()> {

@@ -215,7 +215,7 @@ impl Files {
         if self.rename_new(from, to)? {
             return Ok(());
         }
-        let replaced = self.change(|state| {
+        let (number, replaced) = self.change(|state| {
             let tree = state.tree();
             let mut node = tree.find(from.0, from.1).ok_or(Fault::Missing)?.clone();
             check_directory(state, to.0)?;
@@ -232,16 +232,18 @@ impl Files {
                 }
             }
             node.changed_ns = now();
-            let replaced = there.map(|there| there.number);
+            let numbers = (node.number, there.map(|there| there.number));
             let named = Named { parent: to.0, name: to.1.to_owned(), node };
             // What a directory would become that is moved into itself is no error of the store.
             tree_allows(state, &named)?;
-            Ok((vec![Op::Name(Box::new(named))], replaced))
+            Ok((vec![Op::Name(Box::new(named))], numbers))
         })?;
         self.forget_new(to.0, to.1)?;
         if let Some(number) = replaced {
             self.note_removed(number);
         }
+        // It may be the last file of a step now.
+        self.complete_if_last_or_later(&*self.state()?, number);
         Ok(())
     }
 
@@ -374,7 +376,11 @@ impl Files {
                 return put(&mut inner.node);
             }
         }
-        self.change_node(number, put)
+        self.change_node(number, put)?;
+        if name == NODES {
+            self.look_for_steps();
+        }
+        Ok(())
     }
 }
 

@@ -237,8 +237,8 @@ impl Files {
                     together.iter().filter(is_new).map(|closed| (closed.named.node.number, closed)).collect();
                 let new: Vec<&Closed> = new.into_values().collect();
                 if !new.is_empty() {
-                    let state = self.store_together(&new)?;
-                    self.complete_steps_of(new.iter().copied(), &state);
+                    self.store_together(&new)?;
+                    self.look_for_steps();
                     tracing::info!("{} files that were closed before a mount ended are stored", new.len());
                 }
                 Ok(())
@@ -258,9 +258,7 @@ impl Files {
             }
         }
         for number in steps.into_values() {
-            if let Err(fault) = self.complete_if_last(state, number) {
-                tracing::error!("a step is not complete: {}", fault.into_error());
-            }
+            self.complete_if_last_or_later(state, number);
         }
     }
 

@@ -94,10 +94,11 @@ impl Files {
             tracing::debug!("other mounts cannot be told of this one: {error}");
         }
         self.give_up_the_dead();
-        if !self.is_read_only
-            && let Err(error) = self.gather_left_over()
-        {
-            tracing::debug!("small files that were closed before cannot be stored yet: {error}");
+        if !self.is_read_only {
+            if let Err(error) = self.gather_left_over() {
+                tracing::debug!("small files that were closed before cannot be stored yet: {error}");
+            }
+            self.complete_what_is_due();
         }
         self.record_damage();
         let mut pin = locked(&self.pin);

@@ -45,6 +45,7 @@ use gather::Waiting;
 use known::{Known, Pin};
 use memory::Memory;
 use step::Step;
+use steps::Due;
 use upkeep::Collected;
 
 pub use ahead::Progress;
@@ -78,6 +79,7 @@ pub struct Files {
     ahead: Ahead,
     /// Steps that were looked into.
     steps: Mutex<Vec<(Vec<(CheckpointId, u64)>, Arc<Step>)>>,
+    steps_due: Mutex<Due>,
     collected: Mutex<Collected>,
     /// Small files that were closed.
     waiting: Mutex<Waiting>,
@@ -183,6 +185,7 @@ impl Files {
             opened: Mutex::default(),
             ahead,
             steps: Mutex::default(),
+            steps_due: Mutex::default(),
             collected: Mutex::default(),
             waiting: Mutex::default(),
             is_waiting: Condvar::new(),
@@ -197,6 +200,9 @@ impl Files {
             tracing::error!(
                 "small files that were closed before are in the journal, and cannot be stored yet: {error}"
             );
+        }
+        if !is_read_only {
+            files.complete_what_is_due();
         }
         Ok(files)
     }

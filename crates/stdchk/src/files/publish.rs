@@ -129,13 +129,15 @@ impl Files {
             Ok(Some(state)) => {
                 drop(inner);
                 gone.into_iter().for_each(|gone| self.note_removed(gone));
-                self.complete_if_last(&state, writing.number)
+                self.complete_if_last(&state, writing.number).inspect_err(|_| self.look_for_steps())
             }
             Ok(None) => Ok(()),
             Err(fault) => {
                 // Before anybody else can come to it: what it had is in the part that is lost.
                 let error = fault.into_error();
                 inner.fail(&error);
+                // It may be a version all the same, where only the answer was lost.
+                self.look_for_steps();
                 Err(Fault::Store(error))
             }
         }

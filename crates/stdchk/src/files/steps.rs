@@ -7,11 +7,11 @@ use std::sync::Arc;
 use stdchk_catalog::tree::Named;
 use stdchk_catalog::{CheckpointEntry, Op, SessionKind, State};
 use stdchk_engine::session::Session;
-use stdchk_object::AppName;
+use stdchk_object::{AppName, SessionId};
 
 use super::fault::{Fault, Outcome};
 use super::opened::Opened;
-use super::{Files, manifest, newest};
+use super::{Files, locked, manifest, newest};
 use crate::naming::{Conventional, by_convention};
 
 /// The note of a directory that says how many nodes write a step.
@@ -26,6 +26,18 @@ type Step = (AppName, u64);
 pub fn parse_nodes(value: &[u8]) -> Outcome<u32> {
     let count = std::str::from_utf8(value).ok().and_then(|text| text.trim().parse().ok());
     count.filter(|&count| count > 0).ok_or(Fault::Invalid)
+}
+
+/// Whether there may be steps that should be complete, and nobody made them that: a mount is gone since, or failed to.
+pub(super) struct Due {
+    mounts: BTreeSet<SessionId>,
+    is_due: bool,
+}
+
+impl Default for Due {
+    fn default() -> Due {
+        Due { mounts: BTreeSet::new(), is_due: true }
+    }
 }
 
 /// A file of a step, with the place in commit order of its newest version.
@@ -58,21 +70,21 @@ fn open_steps(state: &State, directory: u64, why: Why) -> BTreeMap<Step, Vec<Ste
     steps
 }
 
-/// The place in commit order of the newest checkpoint of a step. Where there is none, it may have been complete, and been dropped: then what was closed
-/// before later steps were complete is of that time, unless somebody says that it counts.
+/// The place in commit order of the newest checkpoint of a step, also of one that was dropped, unless somebody says that what is there of it counts.
 fn last_complete(state: &State, app: &AppName, step: u64, why: Why) -> u64 {
     let Some(app) = state.apps().get(app) else { return 0 };
-    let later =
-        || app.checkpoints.values().filter(|entry| entry.step > step).map(|entry| entry.sequence).max();
     let known = app.checkpoints.of_step(step).last().map(|entry| entry.sequence);
-    known.or_else(|| later().filter(|_| why == Why::AllClosed)).unwrap_or(0)
+    let dropped = app.dropped.since(step).filter(|_| why == Why::AllClosed);
+    known.max(dropped).unwrap_or(0)
 }
 
 /// How many nodes write a step, as the nearest directory above says.
 fn nodes_declared(state: &State, directory: u64) -> Option<u32> {
-    let note = |named: &Named| named.node.notes.iter().find(|(name, _)| name == NODES).cloned();
-    let (_, value) = state.tree().above(directory).find_map(note)?;
-    parse_nodes(&value).ok()
+    parse_nodes(state.tree().above(directory).find_map(note_of_nodes)?).ok()
+}
+
+fn note_of_nodes(named: &Named) -> Option<&[u8]> {
+    named.node.notes.iter().find(|(name, _)| name == NODES).map(|(_, value)| &value[..])
 }
 
 impl Files {
@@ -80,14 +92,65 @@ impl Files {
     pub(super) fn complete_if_last(&self, state: &State, number: u64) -> Outcome<()> {
         let Some(named) = state.tree().get(number) else { return Ok(()) };
         let Ok(Conventional { app, step, .. }) = by_convention(&named.name) else { return Ok(()) };
-        let Some(nodes) = nodes_declared(state, named.parent) else { return Ok(()) };
-        let steps = open_steps(state, named.parent, Why::AllClosed);
-        let there = steps.get(&(app.clone(), step)).into_iter().flatten();
-        let ranks: BTreeSet<u32> = there.map(|file| file.rank).collect();
-        match ranks.len() as u32 >= nodes {
-            true => self.complete(named.parent, &(app, step), Why::AllClosed),
-            false => Ok(()),
+        self.complete_where(state, named.parent, |closed| *closed == (app.clone(), step))
+    }
+
+    /// The same; if that fails, it is done later.
+    pub(super) fn complete_if_last_or_later(&self, state: &State, number: u64) {
+        if let Err(fault) = self.complete_if_last(state, number) {
+            self.complete_later(fault);
         }
+    }
+
+    fn complete_later(&self, fault: Fault) {
+        tracing::error!("a step is not complete yet: {}", fault.into_error());
+        self.look_for_steps();
+    }
+
+    /// Has steps looked for that should be complete.
+    pub(super) fn look_for_steps(&self) {
+        locked(&self.steps_due).is_due = true;
+    }
+
+    /// Has steps looked for that should be complete, if a mount is gone that was there before. The first one does it for all.
+    pub(super) fn watch_mounts(&self, state: &State, is_first: bool) {
+        let mut due = locked(&self.steps_due);
+        let mounts: BTreeSet<SessionId> = state.mounts().collect();
+        due.is_due |= is_first && !due.mounts.is_subset(&mounts);
+        due.mounts = mounts;
+    }
+
+    /// Makes a checkpoint of each step that should be complete and is none yet, if there may be one.
+    pub(super) fn complete_what_is_due(&self) {
+        if std::mem::take(&mut locked(&self.steps_due).is_due)
+            && let Err(fault) = self.complete_what_is_left()
+        {
+            self.complete_later(fault);
+        }
+    }
+
+    /// Looks for such steps everywhere.
+    fn complete_what_is_left(&self) -> Outcome<()> {
+        let state = self.newest_state()?;
+        if !state.tree().names().any(|named| note_of_nodes(named).is_some()) {
+            return Ok(());
+        }
+        let is_of_step = |named: &&Named| by_convention(&named.name).is_ok();
+        let directories: BTreeSet<u64> =
+            state.tree().names().filter(is_of_step).map(|named| named.parent).collect();
+        directories.into_iter().try_for_each(|directory| self.complete_where(&state, directory, |_| true))
+    }
+
+    /// Of a directory, and of those of its steps that are meant.
+    fn complete_where(&self, state: &State, directory: u64, is_meant: impl Fn(&Step) -> bool) -> Outcome<()> {
+        let Some(nodes) = nodes_declared(state, directory) else { return Ok(()) };
+        for (step, files) in open_steps(state, directory, Why::AllClosed) {
+            let ranks: BTreeSet<u32> = files.iter().map(|file| file.rank).collect();
+            if is_meant(&step) && ranks.len() as u32 >= nodes {
+                self.complete(directory, &step, Why::AllClosed)?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes a checkpoint of each step of a directory that is not complete yet, of the files that are there.

@@ -45,7 +45,9 @@ impl Files {
     pub fn keep_up(&self) -> Result<()> {
         let Some(mount) = self.mount_session() else { return Ok(()) };
         let state = self.state()?;
-        if state.first_mount() != Some(mount) {
+        let is_first = state.first_mount() == Some(mount);
+        self.watch_mounts(&state, is_first);
+        if !is_first {
             return Ok(());
         }
         // What cannot be purged now can be later, and is no reason to leave the rest.

@@ -11,7 +11,7 @@ pub fn list(repository: &Repository, out: &Out, app: Option<&str>) -> Result<u8>
     let state = repository.state()?;
     match app {
         None => {
-            let apps: Vec<_> = state.apps().iter().collect();
+            let apps: Vec<_> = state.apps().iter().filter(|(_, app)| app.is_known()).collect();
             if out.json {
                 for (name, app) in apps {
                     let newest = app.newest_first().first().map(|entry| entry.step);

@@ -22,8 +22,10 @@ pub use reproduce::NAMES as MACHINES;
 /// What was measured of an application.
 fn history_of(cli: &Cli, app: &str) -> Result<History> {
     let state = open(cli)?.state()?;
-    let known = state.apps().get(&AppName::new(app)?).map(|app| app.history.clone());
-    known.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no checkpoint of {app}")))
+    let known = state.apps().get(&AppName::new(app)?).filter(|app| app.is_known());
+    known
+        .map(|app| app.history.clone())
+        .ok_or_else(|| Error::new(Kind::NotFound, format!("there is no checkpoint of {app}")))
 }
 
 pub fn plan(cli: &Cli, out: &Out, args: &PlanArgs) -> Result<u8> {
