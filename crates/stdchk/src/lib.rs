@@ -74,7 +74,7 @@ pub fn total_bytes(paths: &[std::path::PathBuf]) -> u64 {
     walk::find(paths, None).map_or(0, |found| found.iter().map(|found| of(&found.path)).sum())
 }
 
-pub use checkpoint::{Checkpoint, Look, Passed, RankedMember};
+pub use checkpoint::{Checkpoint, FileSpec, Look, Members, NamedFile, Passed, RankedMember};
 pub use explain::{Explanation, explain};
 pub use host::now_ns;
 pub use metrics::metrics_of;

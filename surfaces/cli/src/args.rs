@@ -155,6 +155,9 @@ pub enum Verb {
         #[arg(long)]
         lazy: bool,
     },
+    /// Look at files that were written through a mount, and read them, without a mount
+    #[command(subcommand)]
+    Files(FilesVerb),
     /// Save what was exported elsewhere
     Import {
         /// The file; - is standard input.
@@ -423,6 +426,55 @@ pub struct EngineArgs {
 
 /// Where root mounts who says nothing else.
 pub const MOUNTED: &str = "/stdchk";
+
+/// What to do with files that have names.
+#[derive(Subcommand)]
+pub enum FilesVerb {
+    /// List what is in a directory, or one file
+    List {
+        /// The path, as below the mount; without it, what is in the root.
+        #[arg(default_value = "")]
+        path: String,
+        /// All that lies below the directory.
+        #[arg(short = 'R', long)]
+        recursive: bool,
+        #[command(flatten)]
+        at: AtArgs,
+    },
+    /// List the versions of a file, the oldest first
+    Versions {
+        /// The path, as below the mount.
+        path: String,
+    },
+    /// Write a file to standard output
+    Cat {
+        /// The path, as below the mount.
+        path: String,
+        #[command(flatten)]
+        at: AtArgs,
+    },
+    /// Restore a file, or all that lies below a directory, into a directory
+    Restore {
+        /// The path, as below the mount; / is everything.
+        path: String,
+        /// The directory; made if it is not there.
+        #[arg(long, value_hint = ValueHint::DirPath)]
+        to: PathBuf,
+        /// Replace files that are there already.
+        #[arg(long)]
+        overwrite: bool,
+        #[command(flatten)]
+        at: AtArgs,
+    },
+}
+
+/// As of when files are meant.
+#[derive(Args)]
+pub struct AtArgs {
+    /// Version N, as 'files versions' counts them; of several files, the newest versions up to it: what there was when it was written.
+    #[arg(long, value_name = "N")]
+    pub at: Option<u64>,
+}
 
 /// What to mount and where.
 #[derive(Args)]

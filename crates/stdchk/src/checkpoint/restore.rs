@@ -1,4 +1,4 @@
-//! Restoring a checkpoint into a directory: everything is written beside it, and moved to its place at the end.
+//! Restoring members into a directory: everything is written beside it, and moved to its place at the end.
 
 use std::collections::HashSet;
 use std::fs;
@@ -12,10 +12,10 @@ use stdchk_object::error::Context;
 use stdchk_object::member::Body;
 use stdchk_object::{Error, Kind, Result};
 
-use super::{Checkpoint, RankedMember};
+use super::{Members, RankedMember};
 use crate::file_source::{FileSink, STAGING_PREFIX, set_metadata};
 
-impl Checkpoint<'_> {
+impl Members<'_> {
     /// Restores all members into a directory, which is made if it is not there. Everything is written beside it
     /// and moved to its place at the end, so that what fails leaves the directory as it was. Members of several
     /// ranks go to `rank-<n>/`, unless their names tell them apart anyway.
@@ -52,8 +52,8 @@ impl Checkpoint<'_> {
         match self.in_the_way(&places) {
             None => Ok(places),
             Some(place) => Err(Error::corrupt(format!(
-                "checkpoint {} has {} both as a directory and as something else",
-                self.entry.id(),
+                "{} has {} both as a directory and as something else",
+                self.of,
                 place.display()
             ))),
         }

@@ -52,6 +52,7 @@ pub use ahead::Progress;
 pub use change::Attributes;
 pub use fault::{Fault, Outcome};
 pub use opened::Opened;
+pub(crate) use opened::version_in;
 pub use policy::POLICY;
 pub use room::Room;
 pub use stdchk_catalog::tree::{NAME_BYTES_MAX, ROOT as ROOT_NUMBER, Special};

@@ -40,22 +40,8 @@ impl Opened {
         let entry = state
             .checkpoint(&version.id())
             .ok_or_else(|| Error::corrupt("the version of the file is lost"))?;
-        let path = member_path(version.step);
-        for part in View::open(&vault, &entry.manifest)?.parts {
-            if let Some(content) = content_of(&vault, &part, &path)? {
-                let part = Arc::new(part);
-                return Ok(Opened {
-                    vault,
-                    _keeper: keeper,
-                    part,
-                    content,
-                    entry: Some(entry.clone()),
-                    hash: OnceLock::new(),
-                    is_doubtful: false,
-                });
-            }
-        }
-        Err(Error::corrupt(format!("checkpoint {} has no member {path}", entry.id())))
+        let (part, content) = version_in(&vault, entry)?;
+        Ok(Opened::of_step(vault, keeper, Arc::new(part), content, entry.clone()))
     }
 
     /// A member of a checkpoint.
@@ -154,6 +140,17 @@ impl Opened {
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.vault.read_range(self.roots(), &self.content.blob, offset, buffer)
     }
+}
+
+/// The bytes that a version of a file has, and the part that they are in.
+pub fn version_in(vault: &Vault, entry: &CheckpointEntry) -> Result<(PartView, Content)> {
+    let path = member_path(entry.step);
+    for part in View::open(vault, &entry.manifest)?.parts {
+        if let Some(content) = content_of(vault, &part, &path)? {
+            return Ok((part, content));
+        }
+    }
+    Err(Error::corrupt(format!("checkpoint {} has no member {path}", entry.id())))
 }
 
 /// The member of a part of that path.

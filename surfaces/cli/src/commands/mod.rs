@@ -1,6 +1,7 @@
 //! The verbs, one file for those that belong together.
 
 mod check;
+mod files;
 mod keep;
 mod list;
 mod mount;
@@ -59,6 +60,7 @@ pub fn run(cli: &Cli, out: &Out) -> Result<u8> {
         Verb::Abort { session } => sessions::abort(&open(cli)?, out, session),
         Verb::Sessions => sessions::list(&open(cli)?, out),
         Verb::Mount(args) => mount::mount(cli, out, args),
+        Verb::Files(verb) => files::files(&open(cli)?, out, verb),
         Verb::Umount { directory, lazy } => mount::umount(out, directory, *lazy),
         Verb::Pool(verb) => pool::pool(cli, out, verb),
         Verb::Completions { shell } => shell::completions(*shell),

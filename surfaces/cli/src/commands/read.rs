@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use stdchk::{CheckpointEntry, Error, Kind, Look, Passed, Reading, Repository, Result, Spec};
+use stdchk::{
+    CheckpointEntry, Error, Kind, Look, Members, Passed, RankedMember, Reading, Repository, Result, Spec,
+};
 
 use super::checkpoint_json;
 use crate::args::RestoreArgs;
@@ -88,8 +90,13 @@ pub fn cat(repository: &Repository, out: &Out, member: &str, rank: Option<u32>) 
     let entry = entry.ok_or_else(|| none_whole(&spec))?;
     let checkpoint = repository.checkpoint(&reading, &entry)?;
     let member = checkpoint.member(&path, rank)?;
+    write_out(&checkpoint, member)
+}
+
+/// Writes a member to standard output. Who closed that has read enough.
+pub fn write_out(members: &Members, member: &RankedMember) -> Result<u8> {
     let mut stdout = std::io::stdout().lock();
-    match checkpoint.write_to(member, &mut stdout, &|_| {}) {
+    match members.write_to(member, &mut stdout, &|_| {}) {
         Ok(()) => {
             stdout.flush().map_err(|error| Error::io("cannot write to standard output", error))?;
             Ok(0)
