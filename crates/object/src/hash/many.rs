@@ -15,8 +15,7 @@ const OUT: usize = blake3::OUT_LEN;
 const LANES: usize = 16;
 /// Pieces with more chunks fill the lanes by themselves.
 const CHUNKS_MAX: usize = 8;
-/// How far behind the first of four inputs BLAKE3's code for AVX-512 reads (1.8.7, `hash4`), at most: there may be no memory. What it read there does not
-/// count.
+/// How far behind an input BLAKE3's code for vectors reads (1.8.7), at most: there may be no memory. What it read there does not count.
 const BEHIND: usize = 64;
 /// With fewer pieces than this the lanes are filled better by one piece after the other.
 const LANES_MIN: usize = 4;
@@ -63,19 +62,19 @@ fn side_by_side(key: &[u8; 32], group: &[&[u8]], chunks: usize, each: &mut impl 
     let count = group.len();
     // Chaining values: of the first chunk (later: subtree) of each piece, then of the second of each, and so on.
     let mut values = [0u8; CHUNKS_MAX * LANES * OUT];
-    let mut copy = [0u8; CHUNK + BEHIND];
+    let mut copies = [[0u8; CHUNK + BEHIND]; 3];
     let root_if = |is: bool| if is { ROOT } else { 0 };
     for chunk in 0..chunks {
         let mut inputs: [&[u8; CHUNK]; LANES] = [&[0; CHUNK]; LANES];
         for (input, piece) in inputs.iter_mut().zip(group) {
             *input = piece[chunk * CHUNK..].first_chunk().expect("pieces consist of whole chunks");
         }
-        // Lanes are taken by sixteen, eight, and four.
-        let first_of_four = (count & 4 != 0 && chunk == chunks - 1).then_some(count & !7);
-        if let Some(first) = first_of_four {
-            let (to, _) = copy.split_first_chunk_mut().expect("it is longer");
-            *to = *inputs[first];
-            inputs[first] = to;
+        if chunk == chunks - 1 {
+            for (index, copy) in read_behind(count).zip(&mut copies) {
+                let (to, _) = copy.split_first_chunk_mut().expect("it is longer");
+                *to = *inputs[index];
+                inputs[index] = to;
+            }
         }
         platform.hash_many(
             &inputs[..count],
@@ -105,6 +104,14 @@ fn side_by_side(key: &[u8; 32], group: &[&[u8]], chunks: usize, each: &mut impl 
     }
     let (hashes, _) = values[..count * OUT].as_chunks::<OUT>();
     hashes.iter().for_each(|hash| each(Hash(*hash)));
+}
+
+/// The inputs of which more is read than there is. They are taken by sixteen, eight, four, and two: the first and (with AVX2) the third of four are, and the
+/// first of two.
+fn read_behind(count: usize) -> impl Iterator<Item = usize> {
+    let (four, two) = (count & !7, count & !3);
+    let of_four = [four, four + 2].into_iter().filter(move |_| count & 4 != 0);
+    of_four.chain([two].into_iter().filter(move |_| count & 2 != 0))
 }
 
 #[cfg(test)]
