@@ -16,9 +16,9 @@ use stdchk_tag::{SECRET_BYTES, Tag, Tagger};
 
 use crate::session::random_u64;
 
-const MAGIC: &[u8; 8] = b"stdchkT2";
-/// A place in a leaf, and a tag.
-const RECORD_BYTES: usize = 4 + 16;
+const MAGIC: &[u8; 8] = b"stdchkT3";
+/// A place in a leaf, a length, and a tag.
+const RECORD_BYTES: usize = 4 + 2 + 16;
 /// What is said of a leaf: how many records it has, and their seal.
 const LEAF_BYTES: usize = 4 + SEAL_BYTES;
 const SEAL_BYTES: usize = 16;
@@ -192,6 +192,24 @@ fn read_secret(path: &Path) -> io::Result<Option<Option<[u8; SECRET_BYTES]>>> {
     }
 }
 
+/// Bytes of a blob, and their tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tagged {
+    /// Where they begin.
+    pub at: u64,
+    /// How many they are.
+    pub len: u32,
+    /// Their tag.
+    pub tag: Tag,
+}
+
+impl Tagged {
+    /// Where they end.
+    pub fn end(&self) -> u64 {
+        self.at + u64::from(self.len)
+    }
+}
+
 /// The tags of a blob.
 pub struct Tags {
     file: File,
@@ -238,19 +256,19 @@ impl Tags {
         Ok(Tags { file, leaf_shift: blob.leaf_shift, sealer, leaves })
     }
 
-    /// The tags of what begins in a range of the blob, in the order of their places.
-    pub fn within(&self, range: Range<u64>) -> Vec<(u64, Tag)> {
+    /// The tags of what lies in a range of the blob, in the order of their places.
+    pub fn within(&self, range: Range<u64>) -> Vec<Tagged> {
         let read = self.read(range.start >> self.leaf_shift, range.end.saturating_sub(1) >> self.leaf_shift);
         let mut tags = read.unwrap_or_else(|error| {
             tracing::debug!("tags cannot be read: {error}");
             Vec::new()
         });
-        tags.retain(|(at, _)| range.contains(at));
+        tags.retain(|tagged| range.start <= tagged.at && tagged.end() <= range.end);
         tags
     }
 
     /// Those of leaves from `first` to `last`.
-    fn read(&self, first: u64, last: u64) -> io::Result<Vec<(u64, Tag)>> {
+    fn read(&self, first: u64, last: u64) -> io::Result<Vec<Tagged>> {
         let mut tags = Vec::new();
         for number in first..=last {
             let Some(leaf) = usize::try_from(number).ok().and_then(|leaf| self.leaves.get(leaf)) else {
@@ -262,10 +280,12 @@ impl Tags {
                 return Err(io::Error::new(ErrorKind::InvalidData, "tags are not what was written"));
             }
             for record in bytes.as_chunks::<RECORD_BYTES>().0 {
-                let (at, tag) = record.split_first_chunk::<4>().expect("20 bytes");
+                let (at, rest) = record.split_first_chunk::<4>().expect("22 bytes");
+                let (len, tag) = rest.split_first_chunk::<2>().expect("18 bytes");
                 let at = (number << self.leaf_shift) + u64::from(u32::from_le_bytes(*at));
+                let len = u32::from(u16::from_le_bytes(*len));
                 let tag = Tag::from_bytes(tag.try_into().expect("16 bytes"));
-                tags.extend(tag.map(|tag| (at, tag)));
+                tags.extend(tag.map(|tag| Tagged { at, len, tag }));
             }
         }
         Ok(tags)
@@ -296,8 +316,9 @@ pub struct TagWriter {
 }
 
 impl TagWriter {
-    /// Adds the tag of the chunk that begins at `at`, behind those before.
-    pub fn add(&mut self, at: u64, tag: Tag) {
+    /// Adds a tag of bytes that lie behind those before.
+    pub fn add(&mut self, tagged: Tagged) {
+        let Tagged { at, len, tag } = tagged;
         let leaf = at >> self.leaf_shift;
         if leaf >= LEAVES_MAX {
             (self.file, self.is_lost) = (None, true);
@@ -308,6 +329,7 @@ impl TagWriter {
         self.end_leaves(leaf);
         let within = (at & ((1 << self.leaf_shift) - 1)) as u32;
         self.records.extend_from_slice(&within.to_le_bytes());
+        self.records.extend_from_slice(&(len as u16).to_le_bytes());
         self.records.extend_from_slice(&tag.to_bytes());
     }
 

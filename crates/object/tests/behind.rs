@@ -18,7 +18,8 @@ impl Guarded {
         let len = (PAGES + 1) * PAGE;
         // SAFETY: new memory is mapped where there is none, and its last page is given no rights.
         let memory = unsafe {
-            let memory = mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+            let memory =
+                mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
             let memory = memory.expect("memory").cast::<u8>();
             mprotect(memory.add(PAGES * PAGE).cast(), PAGE, MprotectFlags::empty()).expect("a guard");
             memory

@@ -10,6 +10,8 @@ use proptest::prelude::*;
 /// Enough for tags.
 const PAGES: usize = 4 << 10;
 const PAGE: usize = 4096;
+/// Bytes of a record: where in its leaf, how many, and the tag.
+const RECORD: usize = 4 + 2 + 16;
 
 struct Place {
     dir: tempfile::TempDir,
@@ -44,6 +46,21 @@ impl Place {
         output.stdout
     }
 
+    fn restored(&self, store: &str, step: usize) -> Vec<u8> {
+        let to = self.path(&format!("restored.{step}"));
+        let args = ["restore", &format!("melt@{step}"), "--to", to.to_str().expect("text")];
+        let output = self.stdchk(store, &args);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        fs::read(to.join("state")).expect("a file")
+    }
+
+    /// Bytes that a save stored for the first time.
+    fn new_bytes(&self, store: &str, step: usize) -> u64 {
+        let output = self.stdchk(store, &["show", &format!("melt@{step}"), "--json"]);
+        let shown: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        shown["new_bytes"].as_u64().expect("a number")
+    }
+
     /// The files of tags.
     fn tags(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path("cache/tags")).into_iter().flatten();
@@ -65,6 +82,16 @@ fn noise(pages: usize, seed: u64) -> Vec<u8> {
         x.to_le_bytes()
     };
     (0..pages * PAGE / 8).flat_map(word).collect()
+}
+
+/// Writes so many pages anew, each where pages of the file lie.
+fn rewrite(state: &mut [u8], count: usize, seed: u64) {
+    let (pages, new) = (state.len() / PAGE, noise(count, seed ^ 0x5555));
+    for (i, page) in new.chunks(PAGE).enumerate() {
+        let at = u64::from_le_bytes(page[..8].try_into().expect("8 bytes")) as usize % pages * PAGE;
+        state[at..at + PAGE].copy_from_slice(page);
+        state[at] = i as u8;
+    }
 }
 
 fn mode(path: &Path) -> u32 {
@@ -147,7 +174,7 @@ fn a_right_tag_at_the_wrong_place_is_noticed() {
     place.save("store", 1, &before);
     let path = place.the_tags();
     let mut tags = fs::read(&path).expect("a file");
-    tags.copy_within(100 * 20 + 4..101 * 20, 300 * 20 + 4);
+    tags.copy_within(100 * RECORD + 6..101 * RECORD, 300 * RECORD + 6);
     fs::write(&path, tags).expect("a file");
     let mut after = before.clone();
     after.copy_within(100 * PAGE..101 * PAGE, 300 * PAGE);
@@ -184,13 +211,13 @@ fn damaged_tags_are_passed_over() {
     // Records in the wrong order.
     check(&|tags| {
         let mut bytes = fs::read(tags).expect("a file");
-        bytes[..PAGES * 20].as_chunks_mut::<20>().0.reverse();
+        bytes[..PAGES * RECORD].as_chunks_mut::<RECORD>().0.reverse();
         fs::write(tags, bytes).expect("a file");
     });
     // One that is right lies where another one should, as after a crash or a flipped bit.
     check(&|tags| {
         let mut bytes = fs::read(tags).expect("a file");
-        bytes.copy_within(100 * 20 + 4..101 * 20, 300 * 20 + 4);
+        bytes.copy_within(100 * RECORD + 6..101 * RECORD, 300 * RECORD + 6);
         fs::write(tags, bytes).expect("a file");
     });
     // Another secret.
@@ -214,6 +241,8 @@ fn damaged_tags_are_passed_over() {
 #[derive(Clone, Debug)]
 enum Change {
     Page(prop::sample::Index, u64),
+    /// So many pages anywhere.
+    Pages(usize, u64),
     Zeros(prop::sample::Index, usize),
     Insert(prop::sample::Index, usize),
     Cut(prop::sample::Index, usize),
@@ -225,6 +254,7 @@ fn change() -> impl Strategy<Value = Change> {
     let at = any::<prop::sample::Index>;
     prop_oneof![
         8 => (at(), any::<u64>()).prop_map(|(at, seed)| Change::Page(at, seed)),
+        4 => (1usize..800, any::<u64>()).prop_map(|(count, seed)| Change::Pages(count, seed)),
         2 => (at(), 1usize..40_000).prop_map(|(at, len)| Change::Zeros(at, len)),
         2 => (at(), 1usize..9000).prop_map(|(at, len)| Change::Insert(at, len)),
         2 => (at(), 1usize..9000).prop_map(|(at, len)| Change::Cut(at, len)),
@@ -239,6 +269,7 @@ fn apply(change: &Change, state: &mut Vec<u8>) {
             let page = at.index(state.len() / PAGE) * PAGE;
             state[page..page + PAGE].copy_from_slice(&noise(1, *seed));
         }
+        Change::Pages(count, seed) => rewrite(state, *count, *seed),
         Change::Zeros(at, len) => {
             let at = at.index(state.len() - len);
             state[at..at + len].fill(0);
@@ -254,6 +285,28 @@ fn apply(change: &Change, state: &mut Vec<u8>) {
         Change::Truncate(len) => state.truncate(state.len() - len),
         Change::Append(len) => state.extend(noise(80, *len as u64).into_iter().take(*len)),
     }
+}
+
+/// Once bytes have moved, pages are rewritten across what is stored as one chunk: only what is rewritten is stored all the same, from the second time on.
+#[test]
+fn pages_that_are_rewritten_where_bytes_have_moved_are_stored_once() {
+    let place = Place::new();
+    let mut state = noise(PAGES, 1);
+    place.save("store", 0, &state);
+    for step in 1..=6 {
+        state.splice(5000 * step..5000 * step, noise(1, 99).into_iter().take(777));
+        place.save("store", step, &state);
+        rewrite(&mut state, PAGES / 20, step as u64);
+    }
+    // Six insertions, of which none is a multiple of a page; what was rewritten last is not saved yet.
+    for step in 2..=6 {
+        let (new, most) = (place.new_bytes("store", step), (PAGES / 20 + PAGES / 100) * PAGE);
+        assert!(new < most as u64, "step {step}: {new} of {most}");
+    }
+    assert!(place.new_bytes("store", 1) < 100 * PAGE as u64);
+    place.save("store", 7, &state);
+    assert!(place.saved("store", 7) == state && place.restored("store", 7) == state);
+    assert!(place.stdchk("store", &["verify"]).status.success());
 }
 
 proptest! {
@@ -274,5 +327,18 @@ proptest! {
             prop_assert_eq!(place.tags().len(), 1);
             prop_assert!(place.saved("store", step + 1) == state);
         }
+        // Also when what it shares was moved, and when the tags are gone.
+        let newest = versions.len();
+        for step in 0..newest {
+            let forgotten = place.stdchk("store", &["forget", &format!("melt@{}", step)]);
+            prop_assert!(forgotten.status.success());
+        }
+        prop_assert!(place.stdchk("store", &["gc"]).status.success());
+        prop_assert!(place.stdchk("store", &["verify"]).status.success());
+        prop_assert!(place.restored("store", newest) == state);
+        fs::remove_dir_all(place.path("cache")).expect("it is there");
+        rewrite(&mut state, 50, seed);
+        place.save("store", newest + 1, &state);
+        prop_assert!(place.restored("store", newest + 1) == state);
     }
 }

@@ -20,9 +20,21 @@ pub struct BlobWriter {
 #[derive(Default)]
 struct Tail {
     extent: Option<Extent>,
-    /// The lengths of its chunks.
+    /// How many bytes of each of its chunks it has.
     lengths: Vec<u32>,
+    /// Where in the last of them it ends, if that is not its end.
+    within: Option<u32>,
     hole: u64,
+}
+
+/// Bytes of a chunk.
+struct Bytes {
+    chunk: u32,
+    /// Bytes of the chunk before them.
+    skip: u32,
+    len: u32,
+    /// Whether the chunk ends with them.
+    is_end: bool,
 }
 
 /// An extent is handed on before it has more chunks than this, so that memory stays bounded.
@@ -49,18 +61,29 @@ impl BlobWriter {
     }
 
     fn chunk(&mut self, part: &mut PartWriter, pack: PackName, chunk: u32, len: u32) -> Result<()> {
+        self.span(part, pack, Bytes { chunk, skip: 0, len, is_end: true })
+    }
+
+    fn span(&mut self, part: &mut PartWriter, pack: PackName, bytes: Bytes) -> Result<()> {
         self.end_hole(part)?;
+        let Bytes { chunk, skip, len, is_end } = bytes;
         let count = self.tail.lengths.len();
+        let within = self.tail.within;
         let goes_on = |extent: &Extent| {
-            extent.pack == pack && extent.chunk + count as u32 == chunk && count < TAIL_CHUNKS_MAX
+            let next = extent.chunk + count as u32 - u32::from(within.is_some());
+            extent.pack == pack && next == chunk && within.unwrap_or(0) == skip && count < TAIL_CHUNKS_MAX
         };
         if !self.tail.extent.as_ref().is_some_and(goes_on) {
             self.end_extent(part)?;
-            self.tail.extent = Some(Extent { pack, chunk, skip: 0, len: 0 });
+            self.tail.extent = Some(Extent { pack, chunk, skip, len: 0 });
         }
         let extent = self.tail.extent.as_mut().expect("set above");
         extent.len += u64::from(len);
-        self.tail.lengths.push(len);
+        match self.tail.lengths.last_mut().filter(|_| self.tail.within.is_some()) {
+            Some(last) => *last += len,
+            None => self.tail.lengths.push(len),
+        }
+        self.tail.within = (!is_end).then_some(skip + len);
         Ok(())
     }
 
@@ -77,6 +100,7 @@ impl BlobWriter {
     fn end_extent(&mut self, part: &mut PartWriter) -> Result<()> {
         let Some(extent) = self.tail.extent.take() else { return Ok(()) };
         let lengths = std::mem::take(&mut self.tail.lengths);
+        self.tail.within = None;
         part.refer_chunks(extent.pack, extent.chunk, lengths.len() as u32, extent.len);
         // Splits come in order, so what was passed need not be summed again.
         let passed = std::cell::Cell::new((0usize, 0u64));
@@ -88,7 +112,8 @@ impl BlobWriter {
                 index += 1;
             }
             passed.set((index, start));
-            Ok((extent.chunk + index as u32, (target - start) as u32))
+            let skip = if index == 0 { extent.skip } else { 0 };
+            Ok((extent.chunk + index as u32, (target - start) as u32 + skip))
         };
         self.tree.push(Piece::Data(extent), part, &chunk_at)
     }
@@ -160,6 +185,20 @@ impl BlobWriter {
                     self.first = false;
                     self.tally.shared += u64::from(cut.len);
                     self.chunk(part, open.pack.name, chunk, cut.len)?;
+                }
+                Page::Spans(first, count) => {
+                    self.first = false;
+                    self.tally.shared += u64::from(cut.len);
+                    for span in &unit.spans[first as usize..][..count as usize] {
+                        let open = &unit.packs[span.slot as usize];
+                        if known.replace(span.slot) != Some(span.slot) {
+                            part.know_pack(open);
+                        }
+                        let chunk_len = open.footer.run_of(span.chunk).map(|run| run.chunk_len(span.chunk));
+                        let is_end = chunk_len == Some(span.skip + span.len);
+                        let bytes = Bytes { chunk: span.chunk, skip: span.skip, len: span.len, is_end };
+                        self.span(part, open.pack.name, bytes)?;
+                    }
                 }
                 Page::Other(hash) => {
                     let range = start..start + cut.len as usize;

@@ -8,7 +8,7 @@
 use aho_corasick::{AhoCorasick, Match, packed};
 use stdchk_object::Result;
 
-use super::parent::{Chunk, Parent, Theirs};
+use super::parent::{Expected, Parent, Place, Theirs};
 use super::unit::{Cut, Page};
 use crate::vault::Vault;
 
@@ -32,20 +32,20 @@ const PLACES_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planned {
     pub len: u32,
-    pub theirs: Option<u32>,
+    pub theirs: Option<Expected>,
 }
 
 /// Cuts `from..to` of a stretch that begins at `offset` where the parent was cut, and where it has nothing, into pages.
-pub fn plan(theirs: &[Chunk], shift: i64, offset: u64, from: usize, to: usize, page: usize) -> Vec<Planned> {
+pub fn plan(theirs: &[Place], shift: i64, offset: u64, from: usize, to: usize, page: usize) -> Vec<Planned> {
     let mut cuts = Vec::with_capacity((to - from) / page + 2);
-    let place = |chunk: &Chunk| i128::from(chunk.at) + i128::from(shift) - i128::from(offset);
-    let mut next = theirs.partition_point(|chunk| place(chunk) < from as i128);
+    let place = |place: &Place| i128::from(place.at) + i128::from(shift) - i128::from(offset);
+    let mut next = theirs.partition_point(|theirs| place(theirs) < from as i128);
     let mut at = from;
     while at < to {
-        let expected = theirs.get(next).map(|chunk| (place(chunk), chunk.len as usize));
+        let expected = theirs.get(next).map(|theirs| (place(theirs), theirs.len as usize));
         match expected {
             Some((start, len)) if start == at as i128 && at + len <= to && len <= page => {
-                cuts.push(Planned { len: len as u32, theirs: Some(next as u32) });
+                cuts.push(Planned { len: len as u32, theirs: Some(theirs[next].what) });
                 at += len;
             }
             // One that does not fit is not followed.
@@ -89,7 +89,7 @@ pub fn lost(cuts: &[Cut], from: usize, page: usize) -> Option<usize> {
     for (i, cut) in cuts.iter().enumerate().skip(from) {
         match cut.what {
             Page::Zero => {}
-            Page::Same(..) => {
+            Page::Same(..) | Page::Spans(..) => {
                 if run.is_some_and(|(_, bytes)| bytes >= LOST_RUN * page) {
                     break;
                 }
@@ -203,17 +203,32 @@ mod tests {
     use super::*;
     use stdchk_object::Hash;
 
-    fn chunk(at: u64, len: u32) -> Chunk {
-        Chunk { at, len, slot: 0, chunk: 0, hash: Hash([0; 32]), shared: true, tag: None }
+    /// Chunks, numbered in their order.
+    fn chunks(all: &[(u64, u32)]) -> Vec<Place> {
+        let place =
+            |(i, &(at, len)): (usize, &(u64, u32))| Place { at, len, what: Expected::Chunk(i as u32) };
+        all.iter().enumerate().map(place).collect()
     }
 
-    fn planned(theirs: &[Chunk], shift: i64, offset: u64, from: usize, to: usize) -> Vec<(u32, Option<u32>)> {
-        plan(theirs, shift, offset, from, to, 100).into_iter().map(|cut| (cut.len, cut.theirs)).collect()
+    fn number(what: Expected) -> u32 {
+        let Expected::Chunk(number) = what else { unreachable!("there are only chunks") };
+        number
+    }
+
+    fn planned(
+        theirs: &[(u64, u32)],
+        shift: i64,
+        offset: u64,
+        from: usize,
+        to: usize,
+    ) -> Vec<(u32, Option<u32>)> {
+        let cuts = plan(&chunks(theirs), shift, offset, from, to, 100);
+        cuts.into_iter().map(|cut| (cut.len, cut.theirs.map(number))).collect()
     }
 
     #[test]
     fn cuts_are_those_of_the_parent() {
-        let theirs = [chunk(1000, 100), chunk(1100, 30), chunk(1130, 100), chunk(1300, 100)];
+        let theirs = [(1000, 100), (1100, 30), (1130, 100), (1300, 100)];
         let same = [(100, Some(0)), (30, Some(1)), (100, Some(2)), (70, None), (100, Some(3))];
         assert_eq!(planned(&theirs, 0, 1000, 0, 400), same);
         // Moved by 7, the stretch begins with something of its own, and the last one no longer fits.
@@ -227,12 +242,9 @@ mod tests {
         assert_eq!(planned(&[], 0, 0, 0, 250), [(100, None), (100, None), (50, None)]);
         // A short rest keeps to the grid at the end of the stretch, and shares with a page before a cut of the parent.
         assert_eq!(planned(&[], 0, 0, 0, 210), [(100, None), (100, None), (10, None)]);
-        assert_eq!(planned(&[chunk(110, 100)], 0, 0, 0, 210), [(55, None), (55, None), (100, Some(0))]);
+        assert_eq!(planned(&[(110, 100)], 0, 0, 0, 210), [(55, None), (55, None), (100, Some(0))]);
         // Longer chunks than pages are not followed.
-        assert_eq!(
-            planned(&[chunk(0, 150), chunk(150, 50)], 0, 0, 0, 200),
-            [(100, None), (50, None), (50, Some(1))]
-        );
+        assert_eq!(planned(&[(0, 150), (150, 50)], 0, 0, 0, 200), [(100, None), (50, None), (50, Some(1))]);
     }
 
     #[test]
@@ -246,23 +258,23 @@ mod tests {
                 x % limit
             };
             let mut at = next(300);
-            let theirs: Vec<Chunk> = (0..next(30))
+            let theirs: Vec<(u64, u32)> = (0..next(30))
                 .map(|_| {
                     let len = 1 + next(120);
-                    let chunk = chunk(at, len as u32);
+                    let chunk = (at, len as u32);
                     at += len + if next(3) == 0 { next(200) } else { 0 };
                     chunk
                 })
                 .collect();
             let (shift, offset, from, to) =
                 (next(400) as i64 - 200, next(500), next(100) as usize, 100 + next(2000) as usize);
-            let cuts = plan(&theirs, shift, offset, from, to, 100);
+            let cuts = plan(&chunks(&theirs), shift, offset, from, to, 100);
             let mut place = from as i64 + offset as i64;
             for cut in &cuts {
                 assert!(cut.len > 0 && cut.len <= 100);
                 if let Some(which) = cut.theirs {
-                    let chunk = &theirs[which as usize];
-                    assert_eq!((chunk.at as i64 + shift, chunk.len), (place, cut.len), "seed {seed}");
+                    let (at, len) = theirs[number(which) as usize];
+                    assert_eq!((at as i64 + shift, len), (place, cut.len), "seed {seed}");
                 }
                 place += i64::from(cut.len);
             }
@@ -272,9 +284,9 @@ mod tests {
 
     #[test]
     fn being_lost_is_told_from_being_rewritten() {
-        let same = Cut { len: 1, what: Page::Same(0, 0), old: None, tag: None };
-        let other = Cut { len: 1, what: Page::Other(Hash([1; 32])), old: None, tag: None };
-        let zero = Cut { len: 1, what: Page::Zero, old: None, tag: None };
+        let same = Cut { len: 1, what: Page::Same(0, 0), old: None };
+        let other = Cut { len: 1, what: Page::Other(Hash([1; 32])), old: None };
+        let zero = Cut { len: 1, what: Page::Zero, old: None };
         let row = |cut: Cut, count: usize| vec![cut; count];
         assert_eq!(lost(&[row(same, 5), row(other, 20), row(same, 5)].concat(), 0, 1), None);
         assert_eq!(lost(&[row(same, 5), row(other, 20)].concat(), 0, 1), Some(5));

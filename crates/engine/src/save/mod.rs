@@ -26,6 +26,7 @@ mod parent;
 mod rewrite;
 mod stream;
 mod stretch;
+mod tagging;
 mod unit;
 mod window;
 

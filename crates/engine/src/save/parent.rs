@@ -9,7 +9,8 @@ use stdchk_object::tree::{Blob, Extent, Leaf, Piece};
 use stdchk_object::{Hash, PackRef, Result};
 use stdchk_tag::Tag;
 
-use super::unit::Held;
+use super::unit::{Held, Page};
+use crate::tags::Tagged;
 use crate::vault::{BaseState, LeafAt, OpenPack, Roots, Vault};
 
 /// The parent of a member, as far as a stretch of it is concerned.
@@ -41,12 +42,68 @@ pub struct Chunk {
     pub tag: Option<Tag>,
 }
 
-/// Chunks that the parent has in a range.
+/// Bytes of one chunk that the parent has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Where they begin in the parent.
+    pub at: u64,
+    pub len: u32,
+    /// Index into [`Theirs::opens`].
+    pub slot: u32,
+    /// The chunk in its pack.
+    pub chunk: u32,
+    /// Bytes of the chunk before them.
+    pub skip: u32,
+}
+
+impl Span {
+    fn end(&self) -> u64 {
+        self.at + u64::from(self.len)
+    }
+}
+
+/// Bytes of the parent that are no whole chunk, and have a tag.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell {
+    pub at: u64,
+    pub len: u32,
+    pub tag: Tag,
+    /// Where its spans are in [`Theirs::spans`], and how many.
+    pub spans: (u32, u32),
+}
+
+/// What a cut is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// A chunk: index into [`Theirs::chunks`].
+    Chunk(u32),
+    /// Bytes of chunks: index into [`Theirs::cells`].
+    Cell(u32),
+}
+
+/// Where the parent is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub at: u64,
+    pub len: u32,
+    pub what: Expected,
+}
+
+/// Of so many spans a cell may be: what is more scattered is stored anew.
+const SPANS_MAX: usize = 3;
+
+/// What the parent has in a range.
 #[derive(Default)]
 pub struct Theirs {
     pub opens: Vec<Arc<OpenPack>>,
-    /// In the order of their places.
+    /// Whole chunks, in the order of their places.
     pub chunks: Vec<Chunk>,
+    /// Cells, likewise.
+    pub cells: Vec<Cell>,
+    /// Those of cells.
+    pub spans: Vec<Span>,
+    /// All bytes that may be referred to, in order.
+    pub sound: Vec<Span>,
     /// The leaf that was read whole: hash, pack, chunk.
     pub node: Option<(Hash, PackRef, u32)>,
 }
@@ -100,13 +157,94 @@ impl Theirs {
         Ok(theirs)
     }
 
-    /// Takes in the tags of chunks, which are those of the blob where these lie.
-    pub fn know(&mut self, tags: Vec<(u64, Tag)>) {
-        let mut tags = tags.into_iter().peekable();
-        for chunk in &mut self.chunks {
-            while tags.next_if(|&(at, _)| at < chunk.at).is_some() {}
-            chunk.tag = tags.next_if(|&(at, _)| at == chunk.at).map(|(_, tag)| tag);
+    /// Takes in tags of the blob that all this is of.
+    pub fn know(&mut self, tags: Vec<Tagged>) {
+        let mut next = 0;
+        for tagged in tags {
+            next += self.chunks[next..].partition_point(|chunk| chunk.at < tagged.at);
+            match self.chunks.get_mut(next) {
+                Some(chunk) if (chunk.at, chunk.len) == (tagged.at, tagged.len) => {
+                    chunk.tag = Some(tagged.tag)
+                }
+                _ => self.know_cell(tagged),
+            }
         }
+    }
+
+    fn know_cell(&mut self, Tagged { at, len, tag }: Tagged) {
+        let first = self.spans.len();
+        let (mut from, end) = (at, at + u64::from(len));
+        let after = self.sound.partition_point(|span| span.end() <= at);
+        for span in &self.sound[after..] {
+            if span.at > from || from == end {
+                break;
+            }
+            let (passed, to) = ((from - span.at) as u32, span.end().min(end));
+            self.spans.push(Span { at: from, len: (to - from) as u32, skip: span.skip + passed, ..*span });
+            from = to;
+        }
+        let count = self.spans.len() - first;
+        if from == end && count <= SPANS_MAX {
+            self.cells.push(Cell { at, len, tag, spans: (first as u32, count as u32) });
+        } else {
+            self.spans.truncate(first);
+        }
+    }
+
+    /// Where the parent is cut: between cells, and where there are none, between chunks.
+    pub fn places(&self) -> Vec<Place> {
+        let mut places = Vec::with_capacity(self.chunks.len() + self.cells.len());
+        let mut chunks = self.chunks.iter().enumerate().peekable();
+        let place = |(index, chunk): (usize, &Chunk)| {
+            let (at, len, what) = (chunk.at, chunk.len, Expected::Chunk(index as u32));
+            Place { at, len, what }
+        };
+        for (index, cell) in self.cells.iter().enumerate() {
+            let (at, len, what) = (cell.at, cell.len, Expected::Cell(index as u32));
+            let ends_before = |&(_, chunk): &(usize, &Chunk)| chunk.at + u64::from(chunk.len) <= at;
+            while let Some(before) = chunks.next_if(ends_before) {
+                places.push(place(before));
+            }
+            while chunks.next_if(|(_, chunk)| chunk.at < at + u64::from(len)).is_some() {}
+            places.push(Place { at, len, what });
+        }
+        places.extend(chunks.map(place));
+        places
+    }
+
+    /// What a cut is that has the bytes of what was expected, if that may be referred to.
+    pub fn page(&self, expected: Expected) -> Option<Page> {
+        match expected {
+            Expected::Chunk(index) => {
+                let chunk = &self.chunks[index as usize];
+                chunk.shared.then_some(Page::Same(chunk.slot, chunk.chunk))
+            }
+            Expected::Cell(index) => {
+                let (first, count) = self.cells[index as usize].spans;
+                Some(Page::Spans(first, count))
+            }
+        }
+    }
+
+    /// The tag of what is expected, where that is known.
+    pub fn tag(&self, expected: Expected) -> Option<Tag> {
+        match expected {
+            Expected::Chunk(index) => self.chunks[index as usize].tag,
+            Expected::Cell(index) => Some(self.cells[index as usize].tag),
+        }
+    }
+
+    /// The chunk that is expected, if it is one.
+    pub fn chunk(&self, expected: Option<Expected>) -> Option<&Chunk> {
+        match expected? {
+            Expected::Chunk(index) => self.chunks.get(index as usize),
+            Expected::Cell(_) => None,
+        }
+    }
+
+    /// The chunk that a cut takes the place of.
+    pub fn old(&self, expected: Option<Expected>) -> Option<(u32, u32)> {
+        self.chunk(expected).map(|chunk| (chunk.slot, chunk.chunk))
     }
 
     /// The bytes of a chunk, verified.
@@ -151,6 +289,9 @@ impl Gathered<'_> {
             for chunk in span.from..span.to {
                 let len = run.chunk_len(chunk);
                 let part = u64::from(len - skip).min(left) as u32;
+                if state == BaseState::Sound && !vault.is_damaged(span.open.pack.name, chunk) {
+                    self.theirs.sound.push(Span { at, len: part, slot, chunk, skip });
+                }
                 let begins = match self.begun.take() {
                     Some((begins, of, which, bytes))
                         if (of, which, bytes, begins + u64::from(bytes)) == (slot, chunk, skip, at) =>

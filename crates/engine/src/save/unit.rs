@@ -9,10 +9,11 @@ use stdchk_object::{Hash, PackRef, Result};
 use stdchk_tag::{Tag, Tagger};
 
 use super::grid::{self, Planned};
-use super::parent::{Chunk, Parent, Theirs};
+use super::parent::{Chunk, Parent, Place, Span, Theirs};
 use super::stretch::Stretch;
+use super::tagging::{TagGrid, Tagging};
 use crate::buffers::Buffer;
-use crate::tags::{TagCache, TagWriter, Tags};
+use crate::tags::Tagged;
 use crate::vault::{OpenPack, Roots, Vault};
 
 /// Bytes that can be read at any place, from several threads.
@@ -60,6 +61,8 @@ pub enum Page {
     Zero,
     /// What the parent has there: index into the unit's packs, chunk.
     Same(u32, u32),
+    /// The same, but bytes of chunks: where they are in the unit's spans, and how many.
+    Spans(u32, u32),
     /// Something else.
     Other(Hash),
 }
@@ -71,8 +74,6 @@ pub struct Cut {
     pub what: Page,
     /// What the parent has there, if that has the same length: index into the unit's packs, chunk.
     pub old: Option<(u32, u32)>,
-    /// Its tag, where there are any and it was read.
-    pub tag: Option<Tag>,
 }
 
 /// A stretch that was read and looked at.
@@ -82,6 +83,10 @@ pub struct Unit {
     pub cuts: Vec<Cut>,
     /// Packs of the parent that cuts are the same as, or replace.
     pub packs: Vec<Arc<OpenPack>>,
+    /// Bytes of the parent that cuts are the same as.
+    pub spans: Vec<Span>,
+    /// The tags of its pages.
+    pub tags: Vec<Tagged>,
     /// The parent's leaf, if it was read whole: hash, pack, chunk.
     pub leaf: Option<(Hash, PackRef, u32)>,
     /// By how much the parent's bytes are further on at its end.
@@ -132,26 +137,6 @@ pub struct Look {
     pub tags: Tagging,
 }
 
-/// How chunks are recognized by their tags.
-#[derive(Clone, Default)]
-pub struct Tagging {
-    /// What makes them.
-    pub cache: Option<Arc<TagCache>>,
-    /// Those of the parent.
-    pub parent: Option<Arc<Tags>>,
-}
-
-impl Tagging {
-    fn tagger(&self) -> Option<&Tagger> {
-        self.cache.as_ref().map(|cache| cache.tagger())
-    }
-
-    /// What writes the tags of what takes the place of `parent`.
-    pub fn writer(&self, leaf_shift: u8, parent: Option<&Blob>) -> Option<TagWriter> {
-        self.cache.clone().map(|cache| cache.begin(leaf_shift, parent))
-    }
-}
-
 /// What need not be read of a stretch.
 #[derive(Default)]
 pub struct Known {
@@ -195,19 +180,21 @@ impl Look {
         let mut shift = self.parent.as_ref().map_or(0, |parent| parent.shift);
         let len = stretch.len();
         let mut theirs = self.theirs(vault, shift, len);
-        let planned = grid::plan(&theirs.chunks, shift, self.offset, 0, len, self.page);
+        let planned = grid::plan(&self.places(&theirs, len), shift, self.offset, 0, len, self.page);
         let mut cuts = Vec::with_capacity(planned.len());
-        look_at(&planned, &theirs, tagger, 0, &mut stretch, &mut cuts, &self.known.unchanged)?;
+        let mut tags = TagGrid::new(tagger, self.page);
+        look_at(&planned, &theirs, (tagger, &mut tags), 0, &mut stretch, &mut cuts, &self.known.unchanged)?;
         let needs_all = |cuts: &[Cut]| {
             (self.search && grid::lost(cuts, 0, self.page).is_some()) || needs_mending(cuts, self.page)
         };
         if stretch.is_packed() && needs_all(&cuts) {
             stretch.unpack()?;
             cuts.clear();
-            look_at(&planned, &theirs, tagger, 0, &mut stretch, &mut cuts, &[])?;
+            tags = TagGrid::new(tagger, self.page);
+            look_at(&planned, &theirs, (tagger, &mut tags), 0, &mut stretch, &mut cuts, &[])?;
         }
         stretch.end_reading();
-        let (mut packs, leaf) = (theirs.opens.clone(), theirs.node);
+        let (mut packs, mut spans, leaf) = (theirs.opens.clone(), theirs.spans.clone(), theirs.node);
         let (mut found, mut missed, mut from) = (0, 0, 0);
         while self.search
             && found + missed < SEARCHES_MAX
@@ -223,16 +210,21 @@ impl Look {
             if again.shift != shift {
                 shift = again.shift;
                 theirs = self.theirs(vault, shift, len);
-                let planned = grid::plan(&theirs.chunks, shift, self.offset, at, len, self.page);
+                let planned = grid::plan(&self.places(&theirs, len), shift, self.offset, at, len, self.page);
                 cuts.truncate(first);
                 let known = cuts.len();
-                look_at(&planned, &theirs, tagger, at, &mut stretch, &mut cuts, &[])?;
-                // Indices of packs are those of the unit.
-                let base = packs.len() as u32;
+                // The tags of its pages are there already.
+                let mut none = TagGrid::new(None, self.page);
+                look_at(&planned, &theirs, (tagger, &mut none), at, &mut stretch, &mut cuts, &[])?;
+                // Indices are those of the unit.
+                let (base, base_spans) = (packs.len() as u32, spans.len() as u32);
                 packs.extend_from_slice(&theirs.opens);
+                spans.extend(theirs.spans.iter().map(|span| Span { slot: span.slot + base, ..*span }));
                 for cut in &mut cuts[known..] {
-                    if let Page::Same(slot, _) = &mut cut.what {
-                        *slot += base;
+                    match &mut cut.what {
+                        Page::Same(slot, _) => *slot += base,
+                        Page::Spans(first, _) => *first += base_spans,
+                        Page::Zero | Page::Other(_) => {}
                     }
                     if let Some((slot, _)) = &mut cut.old {
                         *slot += base;
@@ -242,9 +234,9 @@ impl Look {
             from = first + cuts_up_to(&cuts[first..], again.at - at) + 1;
         }
         // A stretch that was packed for want of such a need has nothing to be mended.
-        let cuts = if stretch.is_packed() { cuts } else { mended(cuts, tagger, &mut stretch, self.page)? };
+        let cuts = if stretch.is_packed() { cuts } else { mended(cuts, &mut stretch, self.page)? };
         let buffer = stretch.keep(new_ranges(&cuts));
-        Ok(Unit { buffer, cuts, packs, leaf, shift, found, missed })
+        Ok(Unit { buffer, cuts, packs, spans, tags: tags.finish(), leaf, shift, found, missed })
     }
 
     /// What the parent has where the stretch is, moved by `shift`.
@@ -260,19 +252,24 @@ impl Look {
                 })
             }
         };
-        let mut theirs = found.unwrap_or_else(|error| {
+        found.unwrap_or_else(|error| {
             tracing::warn!("a part of the parent cannot be read, so nothing is shared with it: {error}");
             Theirs::default()
-        });
+        })
+    }
+
+    /// Where the parent is cut that the stretch may be.
+    fn places(&self, theirs: &Theirs, len: usize) -> Vec<Place> {
+        let mut places = theirs.places();
         if !self.follow {
             let page = self.page as u64;
             let end = self.offset + len as u64;
-            theirs.chunks.retain(|chunk| {
-                chunk.at.is_multiple_of(page)
-                    && u64::from(chunk.len) == page.min(end.saturating_sub(chunk.at))
+            places.retain(|place| {
+                place.at.is_multiple_of(page)
+                    && u64::from(place.len) == page.min(end.saturating_sub(place.at))
             });
         }
-        theirs
+        places
     }
 
     /// Looks for what the parent has from `at` on, if it were moved by `shift`, in what the stretch has there.
@@ -338,7 +335,7 @@ impl Look {
 fn joins(cut: &Cut, page: usize) -> bool {
     match cut.what {
         Page::Other(_) => true,
-        Page::Same(..) => (cut.len as usize) < page / 4,
+        Page::Same(..) | Page::Spans(..) => (cut.len as usize) < page / 4,
         Page::Zero => false,
     }
 }
@@ -355,7 +352,7 @@ fn needs_mending(cuts: &[Cut], page: usize) -> bool {
 
 /// Cuts anew what is new anyway, where short pieces have piled up: with as few pieces as there can be. Very short ones that
 /// are not new go along.
-fn mended(cuts: Vec<Cut>, tagger: Option<&Tagger>, stretch: &mut Stretch, page: usize) -> Result<Vec<Cut>> {
+fn mended(cuts: Vec<Cut>, stretch: &mut Stretch, page: usize) -> Result<Vec<Cut>> {
     let mut mended = Vec::with_capacity(cuts.len());
     let mut at = 0;
     for run in cuts.chunk_by(|a, b| joins(a, page) && joins(b, page)) {
@@ -363,7 +360,8 @@ fn mended(cuts: Vec<Cut>, tagger: Option<&Tagger>, stretch: &mut Stretch, page: 
         if is_mendable(run, page) {
             let again = grid::pages(len, page, true).map(|len| Planned { len: len as u32, theirs: None });
             let planned: Vec<Planned> = again.collect();
-            look_at(&planned, &Theirs::default(), tagger, at, stretch, &mut mended, &[])?;
+            let none = (None, &mut TagGrid::new(None, page));
+            look_at(&planned, &Theirs::default(), none, at, stretch, &mut mended, &[])?;
         } else {
             mended.extend_from_slice(run);
         }
@@ -394,18 +392,24 @@ fn cuts_up_to(cuts: &[Cut], bytes: usize) -> usize {
         .count()
 }
 
-/// The chunk of the parent that is known to be the same as a cut, without a look at it.
-fn known<'t>(cut: &Planned, at: usize, theirs: &'t Theirs, unchanged: &[Range<usize>]) -> Option<&'t Chunk> {
-    let chunk = &theirs.chunks[cut.theirs? as usize];
+/// What the parent has that is known to be the same as a cut, without a look at it; and its tag, if there is one.
+fn known(
+    cut: &Planned,
+    at: usize,
+    theirs: &Theirs,
+    unchanged: &[Range<usize>],
+) -> Option<(Page, Option<Tag>)> {
+    let expected = cut.theirs?;
     let range = unchanged.get(unchanged.partition_point(|range| range.end <= at))?;
-    (chunk.shared && range.start <= at && at + cut.len as usize <= range.end).then_some(chunk)
+    let lies_there = range.start <= at && at + cut.len as usize <= range.end;
+    theirs.page(expected).filter(|_| lies_there).map(|page| (page, theirs.tag(expected)))
 }
 
-/// Reads what lies between the cuts from `at` on, and compares it with what the parent has there.
+/// Reads what lies between the cuts from `at` on, and compares it with what the parent has there. What is read goes into the grid of tags, too.
 fn look_at(
     planned: &[Planned],
     theirs: &Theirs,
-    tagger: Option<&Tagger>,
+    (tagger, tags): (Option<&Tagger>, &mut TagGrid),
     mut at: usize,
     stretch: &mut Stretch,
     cuts: &mut Vec<Cut>,
@@ -413,10 +417,9 @@ fn look_at(
 ) -> Result<()> {
     let mut rest = planned;
     while let Some((first, others)) = rest.split_first() {
-        if let Some(chunk) = known(first, at, theirs, unchanged) {
-            let place = (chunk.slot, chunk.chunk);
-            let what = Page::Same(place.0, place.1);
-            cuts.push(Cut { len: first.len, what, old: Some(place), tag: chunk.tag });
+        if let Some((what, tag)) = known(first, at, theirs, unchanged) {
+            cuts.push(Cut { len: first.len, what, old: theirs.old(first.theirs) });
+            tags.pass(first.len as usize, tag);
             at += first.len as usize;
             rest = others;
             continue;
@@ -437,19 +440,24 @@ fn look_at(
         for cut in group {
             let (piece, after) = left.split_at(cut.len as usize);
             left = after;
-            let mut now = Cut { len: cut.len, what: Page::Zero, old: None, tag: None };
+            let mut now = Cut { len: cut.len, what: Page::Zero, old: None };
+            let mut tag = None;
             if !is_zero(piece) {
-                let expected = cut.theirs.map(|which| &theirs.chunks[which as usize]);
-                now.old = expected.map(|chunk| (chunk.slot, chunk.chunk));
-                now.tag = tagger.and_then(|tagger| tagger.tag(piece));
-                match expected.filter(|chunk| chunk.shared && now.tag.is_some() && chunk.tag == now.tag) {
-                    Some(chunk) => now.what = Page::Same(chunk.slot, chunk.chunk),
+                now.old = theirs.old(cut.theirs);
+                let theirs_tag = cut.theirs.and_then(|expected| theirs.tag(expected));
+                if theirs_tag.is_some() || tags.takes_whole(piece.len()) {
+                    tag = tagger.and_then(|tagger| tagger.tag(piece));
+                }
+                match cut.theirs.filter(|_| tag.is_some() && tag == theirs_tag).and_then(|it| theirs.page(it))
+                {
+                    Some(same) => now.what = same,
                     None => {
                         pieces.push(piece);
-                        pending.push((cuts.len(), expected, piece));
+                        pending.push((cuts.len(), theirs.chunk(cut.theirs), piece));
                     }
                 }
             }
+            tags.add(piece, tag);
             cuts.push(now);
         }
         let mut pending = pending.into_iter();
@@ -472,6 +480,7 @@ fn look_at(
 
 #[cfg(test)]
 mod tests {
+    use super::super::parent::Expected;
     use super::*;
     use crate::buffers::Buffers;
 
@@ -483,11 +492,12 @@ mod tests {
         buffer.fill(7);
         let chunk = Chunk { at: 0, len: 4096, slot: 3, chunk: 9, hash: Hash([0; 32]), shared, tag };
         let theirs = Theirs { chunks: vec![chunk], ..Theirs::default() };
-        let planned = [Planned { len: 4096, theirs: Some(0) }];
-        let mut cuts = Vec::new();
-        look_at(&planned, &theirs, Some(tagger), 0, &mut Stretch::there(buffer), &mut cuts, &[])
+        let planned = [Planned { len: 4096, theirs: Some(Expected::Chunk(0)) }];
+        let (mut cuts, mut tags) = (Vec::new(), TagGrid::new(Some(tagger), 4096));
+        look_at(&planned, &theirs, (Some(tagger), &mut tags), 0, &mut Stretch::there(buffer), &mut cuts, &[])
             .expect("it is there");
-        assert_eq!((cuts[0].tag, cuts[0].old), (tagger.tag(&[7; 4096]), Some((3, 9))));
+        assert_eq!(tags.finish(), [Tagged { at: 0, len: 4096, tag: tagger.tag(&[7; 4096]).expect("short") }]);
+        assert_eq!(cuts[0].old, Some((3, 9)));
         cuts[0].what
     }
 

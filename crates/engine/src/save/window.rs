@@ -10,7 +10,7 @@ use super::blob::BlobWriter;
 use super::unit::Unit;
 use super::{PartWriter, empty_content};
 use crate::buffers::Buffer;
-use crate::tags::TagWriter;
+use crate::tags::{TagWriter, Tagged};
 use crate::workers::Answer;
 
 /// A stretch that is being looked at.
@@ -143,12 +143,6 @@ impl<'a> Window<'a> {
 
     fn add_tags(&mut self, unit: &Unit) {
         let Some(tags) = &mut self.tags else { return };
-        let mut at = self.at;
-        for cut in &unit.cuts {
-            if let Some(tag) = cut.tag {
-                tags.add(at, tag);
-            }
-            at += u64::from(cut.len);
-        }
+        unit.tags.iter().for_each(|tagged| tags.add(Tagged { at: self.at + tagged.at, ..*tagged }));
     }
 }

@@ -50,13 +50,6 @@ impl Span {
         let (run, last) = (self.run(), self.to - 1);
         u64::from(run.chunk_start(last) + run.chunk_len(last) - run.chunk_start(self.from))
     }
-
-    /// Where it lies in the pack, if that is stored as it is and wanted as a whole.
-    pub fn plain_offset(&self) -> Option<u64> {
-        let run = self.run();
-        let plain = run.coding.is_none() && self.chunk_bytes() == self.len;
-        plain.then(|| run.offset + u64::from(run.chunk_start(self.from)))
-    }
 }
 
 impl Vault {

@@ -26,16 +26,84 @@ pub struct Slice {
     spans: Vec<Span>,
 }
 
-/// Chunks of a run that lie side by side, stored as they are, and where they go.
+/// Whole chunks of a run that lie side by side, stored as they are, and where they go.
 struct Fetch<'a> {
-    span: &'a Span,
+    chunks: Chunks<'a>,
     offset: u64,
     target: &'a mut [u8],
+    /// Where those bytes of it go, from such a place on, of which alone they are wanted: only whole chunks can be checked.
+    wanted: Option<(usize, &'a mut [u8])>,
+}
+
+/// Chunks of a run.
+#[derive(Clone, Copy)]
+struct Chunks<'a> {
+    span: &'a Span,
+    from: u32,
+    to: u32,
+}
+
+impl<'a> Chunks<'a> {
+    fn of(span: &'a Span) -> Chunks<'a> {
+        Chunks { span, from: span.from, to: span.to }
+    }
+
+    fn offset(&self) -> u64 {
+        let run = self.span.run();
+        run.offset + u64::from(run.chunk_start(self.from))
+    }
+
+    fn bytes(&self) -> usize {
+        let chunk_len = |chunk| self.span.run().chunk_len(chunk) as usize;
+        (self.from..self.to).map(chunk_len).sum()
+    }
+
+    /// Those before, and those from there on.
+    fn split(self, chunk: u32) -> [Chunks<'a>; 2] {
+        [Chunks { to: chunk, ..self }, Chunks { from: chunk, ..self }]
+    }
+}
+
+/// Chunks of which `len` bytes are wanted that lie behind the first `skip`.
+struct Wanted<'a> {
+    chunks: Chunks<'a>,
+    skip: usize,
+    len: usize,
+}
+
+impl Wanted<'_> {
+    fn is_whole(&self) -> bool {
+        self.chunks.bytes() == self.len
+    }
+}
+
+/// The first chunk of a span, those between, and the last one, where the first or the last is wanted in part.
+fn parts_of(span: &Span) -> Vec<Wanted<'_>> {
+    let (all, skip, len) = (Chunks::of(span), span.skip as usize, span.len as usize);
+    let mut parts = Vec::with_capacity(3);
+    let (mut rest, mut left) = (all, len);
+    if skip > 0 {
+        let [first, others] = rest.split(all.from + 1);
+        let some = (first.bytes() - skip).min(left);
+        parts.push(Wanted { chunks: first, skip, len: some });
+        (rest, left) = (others, left - some);
+    }
+    let surplus = rest.bytes() - left;
+    if surplus > 0 {
+        let [between, last] = rest.split(rest.to - 1);
+        let len = between.bytes();
+        parts.push(Wanted { chunks: between, skip: 0, len });
+        parts.push(Wanted { chunks: last, skip: 0, len: left - len });
+    } else {
+        parts.push(Wanted { chunks: rest, skip: 0, len: left });
+    }
+    parts.retain(|part| part.len > 0);
+    parts
 }
 
 impl Fetch<'_> {
     fn pack(&self) -> &Arc<OpenPack> {
-        &self.span.open
+        &self.chunks.span.open
     }
 
     fn end(&self) -> u64 {
@@ -101,17 +169,49 @@ impl Vault {
 
     /// The bytes of a slice into `target`, which is exactly as long.
     pub fn read_slice(&self, slice: &Slice, target: &mut [u8], scratch: &mut Scratch) -> Result<()> {
-        let mut fetches = Vec::with_capacity(slice.spans.len());
+        // Chunks that are wanted in part are read aside, together, up to as much again; however short the parts, and however long their chunks.
+        let most_aside = target.len();
+        let mut parts = Vec::with_capacity(slice.spans.len());
+        let mut aside = 0;
         let mut rest = target;
         for span in &slice.spans {
-            let (head, tail) = std::mem::take(&mut rest).split_at_mut(span.len as usize);
+            let (mut target, tail) = std::mem::take(&mut rest).split_at_mut(span.len as usize);
             rest = tail;
-            match span.plain_offset() {
-                Some(offset) => fetches.push(Fetch { span, offset, target: head }),
-                // What is compressed or wanted only in part is read at once.
-                None => self.read_span(span, head, scratch)?,
+            if !span.run().coding.is_none() {
+                // What is compressed is read at once.
+                self.read_span(span, target, scratch)?;
+                continue;
+            }
+            for part in parts_of(span) {
+                let (head, tail) = std::mem::take(&mut target).split_at_mut(part.len);
+                target = tail;
+                let more = if part.is_whole() { 0 } else { part.chunks.bytes() };
+                if aside + more > most_aside {
+                    self.read_alone(&part, head)?;
+                    continue;
+                }
+                aside += more;
+                parts.push((part, head));
             }
         }
+        let mut aside = vec![0; aside];
+        let mut room = &mut aside[..];
+        let mut fetches = Vec::with_capacity(parts.len());
+        for (part, target) in parts {
+            let (chunks, offset) = (part.chunks, part.chunks.offset());
+            if part.is_whole() {
+                fetches.push(Fetch { chunks, offset, target, wanted: None });
+                continue;
+            }
+            let (whole, rest) = std::mem::take(&mut room).split_at_mut(chunks.bytes());
+            room = rest;
+            fetches.push(Fetch { chunks, offset, target: whole, wanted: Some((part.skip, target)) });
+        }
+        self.fetch_all(fetches, scratch)
+    }
+
+    /// Reads and checks chunks in the order in which they lie in packs.
+    fn fetch_all(&self, mut fetches: Vec<Fetch>, scratch: &mut Scratch) -> Result<()> {
         fetches.sort_unstable_by_key(|fetch| (fetch.pack().pack.name, fetch.offset));
         let mut rest = &mut fetches[..];
         while !rest.is_empty() {
@@ -123,13 +223,28 @@ impl Vault {
                 near.iter_mut().try_for_each(|fetch| self.fetch_again(fetch))?;
             }
         }
-        bad_fetches(&fetches).into_iter().try_for_each(|bad| self.fetch_again(&mut fetches[bad]))
+        bad_fetches(&fetches).into_iter().try_for_each(|bad| self.fetch_again(&mut fetches[bad]))?;
+        for Fetch { target, wanted, .. } in fetches {
+            if let Some((skip, place)) = wanted {
+                place.copy_from_slice(&target[skip..skip + place.len()]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads and checks chunks, and hands on what is wanted of them.
+    fn read_alone(&self, part: &Wanted, target: &mut [u8]) -> Result<()> {
+        let Chunks { span, from, to } = part.chunks;
+        let mut bytes = vec![0; part.chunks.bytes()];
+        self.read_plain(&span.open, span.run(), from, to, &mut bytes)?;
+        target.copy_from_slice(&bytes[part.skip..part.skip + part.len]);
+        Ok(())
     }
 
     /// Reads and checks what could not be read together with others, and notes what is wrong with it.
     fn fetch_again(&self, fetch: &mut Fetch) -> Result<()> {
-        let span = fetch.span;
-        self.read_plain(&span.open, span.run(), span.from, span.to, fetch.target)
+        let Chunks { span, from, to } = fetch.chunks;
+        self.read_plain(&span.open, span.run(), from, to, fetch.target)
     }
 
     /// Reads chunks that lie near each other with one call.
@@ -158,8 +273,9 @@ impl Vault {
 fn bad_fetches(fetches: &[Fetch]) -> Vec<usize> {
     let chunks = fetches.iter().enumerate().flat_map(|(index, fetch)| {
         let mut rest = &*fetch.target;
-        (fetch.span.from..fetch.span.to).map(move |chunk| {
-            let (head, tail) = rest.split_at(fetch.span.run().chunk_len(chunk) as usize);
+        let Chunks { span, from, to } = fetch.chunks;
+        (from..to).map(move |chunk| {
+            let (head, tail) = rest.split_at(span.run().chunk_len(chunk) as usize);
             rest = tail;
             (index, chunk, head)
         })
