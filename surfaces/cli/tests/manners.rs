@@ -83,6 +83,36 @@ fn who_ends_late_leaves_what_was_mounted_since() {
     assert_ne!(mounted.server(), Some(server));
 }
 
+/// Whoever may not write a program that runs does not cut it off either.
+#[test]
+fn a_program_that_runs_is_left_as_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new(&["--durability", "staged"]);
+    let python = "import errno, os, shutil, subprocess, time\n\
+        shutil.copy(shutil.which('dash'), 'program')\n\
+        running = subprocess.Popen(['./program', '-c', 'while :; do :; done'])\n\
+        for flags in [os.O_WRONLY, os.O_RDONLY | os.O_TRUNC] * 20 + [os.O_WRONLY | os.O_TRUNC | os.O_CREAT]:\n\
+        \x20   try:\n\
+        \x20       os.open('program', flags)\n\
+        \x20   except OSError as error:\n\
+        \x20       assert error.errno == errno.ETXTBSY, error\n\
+        \x20   else:\n\
+        \x20       raise SystemExit('it can be opened')\n\
+        time.sleep(0.2); assert running.poll() is None, 'it has ended'\n\
+        running.kill(); running.wait(); time.sleep(0.5)\n\
+        assert len(os.listdir('.versions/program')) == 1\n\
+        # What is written anew has no version of nothing in between, and others see it when it is closed.\n\
+        for word in [b'one', b'two']:\n\
+        \x20   f = os.open('text', os.O_WRONLY | os.O_CREAT | os.O_TRUNC); os.write(f, word)\n\
+        \x20   assert word == b'one' or subprocess.check_output(['cat', 'text']) == b'one'\n\
+        \x20   os.close(f)\n\
+        assert open('text', 'rb').read() == b'two' and len(os.listdir('.versions/text')) == 2\n";
+    std::fs::write(mounted.dir.path().join("busy.py"), python).expect("a file");
+    mounted.sh("python3 ../busy.py; cmp program $(which dash)");
+}
+
 #[test]
 fn who_reads_a_file_that_is_written_is_told_of_what_he_reads() {
     if !can_mount() {

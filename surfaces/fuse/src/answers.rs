@@ -59,7 +59,6 @@ const SET_USER: u32 = 0o4000;
 const SET_GROUP: u32 = 0o2000;
 /// Of `open(2)`; the same on all machines that Linux runs on but for a few old ones.
 const O_EXCL: i32 = 0o200;
-const O_TRUNC: i32 = 0o1000;
 const O_APPEND: i32 = 0o2000;
 
 impl Operations {
@@ -189,12 +188,6 @@ impl Operations {
             }));
         }
         let writing = by_number(self.files.open_to_write(number))?;
-        if flags.0 & O_TRUNC != 0
-            && let Err(fault) = writing.set_len(&self.files, 0)
-        {
-            let _ = self.files.close_writer(&writing);
-            return Err(errno(fault));
-        }
         Ok(self.writer(request, writing, flags.0))
     }
 
@@ -330,7 +323,10 @@ impl Operations {
                 None => self.cut(number, len)?,
             }
         }
-        if !new.is_empty() {
+        // Cutting it off says when by itself.
+        let is_said =
+            len.is_some() && *new == Attributes { modified_ns: new.modified_ns, ..Attributes::default() };
+        if !new.is_empty() && !is_said {
             by_number(self.files.set(number, new))?;
         }
         by_number(self.files.entry(number)).map(|entry| attributes(&entry))

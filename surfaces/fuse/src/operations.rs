@@ -48,8 +48,6 @@ impl Filesystem for Operations {
         let _ = config.set_max_write(WRITE_MAX);
         let _ = config.set_max_background(64);
         for wanted in [
-            // Or a file that is written anew would get an empty version first.
-            InitFlags::FUSE_ATOMIC_O_TRUNC,
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
