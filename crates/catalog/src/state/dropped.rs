@@ -13,11 +13,6 @@ const REMEMBERED: usize = 64;
 pub struct Dropped(Vec<(u64, u64)>);
 
 impl Dropped {
-    /// Whether none was.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// The last place in commit order of those that were dropped of a step or later ones.
     pub fn since(&self, step: u64) -> Option<u64> {
         let at = self.0.partition_point(|&(known, _)| known < step);
