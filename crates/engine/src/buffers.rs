@@ -18,11 +18,39 @@ struct Supply {
     /// What a buffer usually needs at most.
     size: usize,
     /// Memory of loose buffers that are gone, to be used again: memory that was never touched is slow to get.
-    spare: Mutex<Vec<Vec<u8>>>,
+    spare: Mutex<Spare>,
 }
 
-/// Loose buffers whose memory is kept.
-const SPARE_MAX: usize = 16;
+/// Memory that is not in use.
+#[derive(Default)]
+struct Spare {
+    pieces: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+/// Pieces of memory that are kept, and their bytes: about what two packs are made of.
+const SPARE_PIECES: usize = 128;
+const SPARE_BYTES: usize = 32 << 20;
+
+impl Spare {
+    /// Memory for so many bytes that is not much larger; none if there is no such piece.
+    fn take(&mut self, len: usize) -> Vec<u8> {
+        let fits = |piece: &Vec<u8>| (len..=len * 2).contains(&piece.capacity());
+        let found = self.pieces.iter().rposition(fits).map(|at| self.pieces.swap_remove(at));
+        let mut piece = found.unwrap_or_default();
+        self.bytes -= piece.capacity();
+        piece.clear();
+        piece
+    }
+
+    fn keep(&mut self, piece: Vec<u8>) {
+        if self.pieces.len() < SPARE_PIECES && self.bytes + piece.capacity() <= SPARE_BYTES {
+            self.bytes += piece.capacity();
+            self.pieces.push(piece);
+        }
+    }
+}
+
 /// A buffer of which no more is needed is not worth a mapping.
 const SMALL: usize = 256 << 10;
 
@@ -117,12 +145,7 @@ impl Buffer {
 
     /// The same bytes, and room for few more, in a loose buffer: one that nobody waits for.
     pub fn loosen(self) -> Buffer {
-        let fits = |spare: &Vec<u8>| (self.len..=self.len * 2).contains(&spare.capacity());
-        let mut spare = locked(&self.supply.spare);
-        let at = spare.iter().position(fits);
-        let mut bytes = at.map(|at| spare.swap_remove(at)).unwrap_or_default();
-        drop(spare);
-        bytes.clear();
+        let mut bytes = locked(&self.supply.spare).take(self.len);
         bytes.extend_from_slice(&self);
         Buffer { memory: Memory::Small(bytes), len: self.len, loose: true, supply: self.supply.clone() }
     }
@@ -149,12 +172,7 @@ impl DerefMut for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.memory, Memory::Small(Vec::new())) {
-            Memory::Small(bytes) if self.loose => {
-                let mut spare = locked(&self.supply.spare);
-                if spare.len() < SPARE_MAX {
-                    spare.push(bytes);
-                }
-            }
+            Memory::Small(bytes) if self.loose => locked(&self.supply.spare).keep(bytes),
             memory => {
                 locked(&self.supply.free).push(memory);
                 self.supply.given_back.notify_one();

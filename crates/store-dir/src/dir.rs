@@ -133,9 +133,14 @@ impl DirStore {
 
     /// Creates a file in a pack's folder, and the folder where it is missing.
     pub(crate) fn write_in_folder(&self, name: PackName, path: &str, pieces: &[&[u8]]) -> io::Result<()> {
-        match self.fs.write_new(path, pieces) {
+        self.in_folder(name, || self.fs.write_new(path, pieces))
+    }
+
+    /// Does what needs a pack's folder, and creates that where it is missing.
+    fn in_folder(&self, name: PackName, write: impl Fn() -> io::Result<()>) -> io::Result<()> {
+        match write() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.fs.make_dir(&pack_folder(name)).and_then(|_| self.fs.write_new(path, pieces))
+                self.fs.make_dir(&pack_folder(name)).and_then(|_| write())
             }
             done => done,
         }
@@ -189,6 +194,15 @@ impl Store for DirStore {
         }
         let path = pack_path(name);
         self.write_in_folder(name, &path, pieces).context(|| self.failed("cannot write pack", &path))
+    }
+
+    fn put_past_cache(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
+        if self.code()?.is_some() {
+            return self.put(name, pieces);
+        }
+        let (path, cached) = (pack_path(name), pieces.last().map_or(0, |footer| footer.len()));
+        self.in_folder(name, || self.fs.write_new_past_cache(&path, pieces, cached))
+            .context(|| self.failed("cannot write pack", &path))
     }
 
     fn replace(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {

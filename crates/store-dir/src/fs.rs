@@ -21,6 +21,11 @@ pub struct Entry {
 pub trait Fs: Send + Sync {
     /// Creates a file that must not exist and writes `pieces` to it.
     fn write_new(&self, path: &str, pieces: &[&[u8]]) -> io::Result<()>;
+    /// The same, of what will be synced next: all but about the last `cached` bytes may go to the disk past the cache.
+    fn write_new_past_cache(&self, path: &str, pieces: &[&[u8]], cached: usize) -> io::Result<()> {
+        let _ = cached;
+        self.write_new(path, pieces)
+    }
     /// Adds bytes at the end of a file.
     fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()>;
     /// Makes the bytes of a file durable.

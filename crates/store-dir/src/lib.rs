@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod dir;
+mod direct;
 pub mod fs;
 mod real;
 mod shards;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, IoSliceMut, Write};
+use std::io::{self, IoSliceMut, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use stdchk_store::write_pieces;
 
+use crate::direct::Direct;
 use crate::fs::{Entry, Fs};
 
 /// Files kept open for reading.
@@ -26,12 +27,13 @@ pub const WRITE_BYTES: usize = 1 << 20;
 pub struct RealFs {
     root: PathBuf,
     open: Mutex<VecDeque<(String, Arc<File>)>>,
+    direct: Direct,
 }
 
 impl RealFs {
     /// The files below `root`.
     pub fn new(root: &Path) -> RealFs {
-        RealFs { root: root.to_owned(), open: Mutex::new(VecDeque::new()) }
+        RealFs { root: root.to_owned(), open: Mutex::default(), direct: Direct::default() }
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -82,6 +84,19 @@ impl Fs for RealFs {
     fn write_new(&self, path: &str, pieces: &[&[u8]]) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create_new(true).open(self.path(path))?;
         write_pieces(&mut file, pieces, WRITE_BYTES)
+    }
+
+    fn write_new_past_cache(&self, path: &str, pieces: &[&[u8]], cached: usize) -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create_new(true).open(self.path(path))?;
+        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let mut written = self.direct.write(&file, pieces, len.saturating_sub(cached))?;
+        file.seek(SeekFrom::Start(written as u64))?;
+        let rest = pieces.iter().map(|piece| {
+            let passed = written.min(piece.len());
+            written -= passed;
+            &piece[passed..]
+        });
+        write_pieces(&mut file, &rest.collect::<Vec<_>>(), WRITE_BYTES)
     }
 
     fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()> {

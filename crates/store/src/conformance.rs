@@ -60,10 +60,28 @@ pub fn store(store: &dyn Store) {
     let mut mended = [0; 6];
     store.read(b, 0, &mut mended).expect("read what was replaced");
     assert_eq!(&mended, b"mended");
+    past_cache(store);
     store.remove(&[a, gone]).expect("remove passes over what is not there");
     assert_eq!(store.length(a).expect_err("removed").kind(), Kind::NotFound);
     assert_eq!(listed(store).len(), 1);
     store_at_once(store);
+}
+
+/// A pack that is put past the caches is like any other.
+fn past_cache(store: &dyn Store) {
+    let large: Vec<u8> = (0..2_500_001u32).map(|i| (i % 251) as u8 ^ (i >> 16) as u8).collect();
+    for (number, cuts) in [(0, [1, 2_400_000]), (1, [1_048_576, 1_048_577]), (2, [0, 2_500_001])] {
+        let name = name(4, number);
+        let pieces = [&large[..cuts[0]], &large[cuts[0]..cuts[1]], &large[cuts[1]..]];
+        store.put_past_cache(name, &pieces).expect("put past the cache");
+        assert_eq!(store.put_past_cache(name, &pieces).expect_err("second put").kind(), Kind::Exists);
+        store.sync(&[name]).expect("sync");
+        assert_eq!(store.length(name).expect("length"), large.len() as u64);
+        let mut there = vec![0; large.len()];
+        store.read(name, 0, &mut there).expect("read what was put past the cache");
+        assert!(there == large);
+        store.remove(&[name]).expect("remove");
+    }
 }
 
 /// Of many that put the same name, one wins, and its bytes stand.

@@ -21,6 +21,11 @@ pub trait Store: Send + Sync {
     /// name is taken. After any other failure the name may be there, torn; nothing refers to it.
     fn put(&self, name: PackName, pieces: &[&[u8]]) -> Result<()>;
 
+    /// The same, of a pack that is synced next, and of which only the last piece is read again soon: it need not go through a cache.
+    fn put_past_cache(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
+        self.put(name, pieces)
+    }
+
     /// Puts a pack in the place of a damaged one of that name, durably and at once: readers see the old or the
     /// new bytes. Only for repair, which makes the very bytes that were sealed.
     fn replace(&self, name: PackName, pieces: &[&[u8]]) -> Result<()>;

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod ageing;
+mod cache;
 mod contenders;
 mod discard;
 mod erasure;
@@ -119,11 +120,5 @@ fn remove(path: &Path) {
 }
 
 fn tree_bytes(path: &Path) -> u64 {
-    let Ok(entries) = std::fs::read_dir(path) else { return 0 };
-    let bytes = |entry: std::fs::DirEntry| match entry.metadata() {
-        Ok(metadata) if metadata.is_dir() => tree_bytes(&entry.path()),
-        Ok(metadata) => metadata.len(),
-        Err(_) => 0,
-    };
-    entries.flatten().map(bytes).sum()
+    cache::files(path).iter().map(|file| file.metadata().map_or(0, |metadata| metadata.len())).sum()
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use crate::cache::{chill, warm};
 use crate::contenders::{ALL, Contender, Field};
 use crate::inputs::Series;
 use crate::timing::{Figures, Run, sync_all};
@@ -111,10 +112,15 @@ fn restore(
     // On a virtual machine memory that was never used is slow to get: nobody is timed with the first touch of it.
     empty();
     Contender::Dd.restore(field, version, file, &folder).go();
-    empty();
-    sync_all();
-    let seconds = contender.restore(field, version, file, &folder).go();
-    figures.add(&format!("{} restore", contender.name()), seconds);
+    // What is restored from: cp has no store.
+    let from = if contender == Contender::Dd { file.to_owned() } else { contender.store(field) };
+    for (prepare, what) in [(chill as fn(&Path), "restore cold"), (warm, "restore")] {
+        empty();
+        prepare(&from);
+        sync_all();
+        let seconds = contender.restore(field, version, file, &folder).go();
+        figures.add(&format!("{} {what}", contender.name()), seconds);
+    }
     if contender == Contender::Stdchk {
         let (file, restored) = (file.to_str().expect("text"), folder.join("image"));
         Run::new(Path::new("cmp")).args(&[file, restored.to_str().expect("text")]).go();
@@ -143,8 +149,10 @@ fn report(series: &Series, contenders: &[Contender], figures: &Figures) {
         println!("| `{setting}` | {first} | {next} | {restore} | {stored} | {grown} | {peak} |");
     }
     println!();
-    println!("| speed of stdchk against | first save | wanted | next save | wanted | restore | wanted |");
-    println!("|---|---|---|---|---|---|---|");
+    println!(
+        "| speed of stdchk against | first save | wanted | next save | wanted | restore | wanted | restore from the disk |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
     for contender in contenders.iter().filter(|contender| **contender != Contender::Stdchk) {
         let name = contender.name();
         let ratio = |what| {
@@ -153,8 +161,9 @@ fn report(series: &Series, contenders: &[Contender], figures: &Figures) {
         };
         let [first, next, restore] = wanted(*contender);
         let name = if *contender == Contender::Dd { "dd; cp" } else { name };
-        let ratios = [ratio("first"), ratio("next"), ratio("restore")];
-        println!("| {name} | {} | {first} | {} | {next} | {} | {restore} |", ratios[0], ratios[1], ratios[2]);
+        let ratios = ["first", "next", "restore", "restore cold"].map(ratio);
+        let [ours_first, ours_next, warm, cold] = ratios;
+        println!("| {name} | {ours_first} | {first} | {ours_next} | {next} | {warm} | {restore} | {cold} |");
     }
     println!();
     println!("| fraction of a limit | limit s | first save | next save | the same again | restore |");

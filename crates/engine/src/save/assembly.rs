@@ -243,7 +243,11 @@ impl ClosedPack {
         pieces.push(&sealed.bytes);
         let storing = self.meter.storing();
         let (costs, bases) = (runs.iter().map(StoredRun::cost).collect(), bases_of(&runs));
-        store.put(self.name, &pieces)?;
+        if durable {
+            store.put_past_cache(self.name, &pieces)?;
+        } else {
+            store.put(self.name, &pieces)?;
+        }
         // Whoever waits for the buffers need not wait for the disk.
         drop(runs);
         if durable {
