@@ -55,7 +55,9 @@ impl Reader<'_> {
         let buffers = Buffers::new((2 * self.workers.count() + 1).min(fitting).max(1), SLICE_BYTES);
         let turns = Turns { sink: sink.clone(), state: Mutex::default() };
         let job = move |at: &LeafHere, scratch: &mut Scratch| {
-            at.vault.slices(&at.roots, &at.leaf, SLICE_BYTES)?.iter().try_for_each(|slice| {
+            let slices = at.vault.slices(&at.roots, &at.leaf, SLICE_BYTES)?;
+            at.vault.will_read(&slices);
+            slices.iter().try_for_each(|slice| {
                 let mut buffer = buffers.take();
                 buffer.set_len(slice.len);
                 at.vault.read_slice(slice, &mut buffer, scratch)?;
@@ -209,7 +211,9 @@ impl LeafHere {
             0 => Ok(()),
             len => each(Stretch::Zeros(len as u64)),
         };
-        for slice in self.vault.slices(&self.roots, &self.leaf, SLICE_BYTES)? {
+        let slices = self.vault.slices(&self.roots, &self.leaf, SLICE_BYTES)?;
+        self.vault.will_read(&slices);
+        for slice in slices {
             zeros(at, slice.start, each)?;
             at = slice.start + slice.len;
             buffer.resize(slice.len, 0);

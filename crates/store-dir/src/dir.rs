@@ -1,6 +1,7 @@
 //! Packs and objects as files of a directory.
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -248,6 +249,10 @@ impl Store for DirStore {
         self.either(name, in_one, |layout| {
             self.read_shards(name, layout, false, offset, &mut buffers.borrow_mut())
         })
+    }
+
+    fn will_read(&self, name: PackName, range: Range<u64>) {
+        self.fs.will_read(&pack_path(name), range);
     }
 
     fn copies(&self) -> u32 {

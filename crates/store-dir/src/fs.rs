@@ -1,6 +1,7 @@
 //! The file system as a parameter: the few operations that a repository in a directory needs.
 
 use std::io;
+use std::ops::Range;
 use std::time::Duration;
 
 /// An entry of a directory.
@@ -49,6 +50,10 @@ pub trait Fs: Send + Sync {
     /// Fills `buffers`, one after the other, from `offset` on; an end before that is
     /// [`io::ErrorKind::UnexpectedEof`].
     fn read_at(&self, path: &str, offset: u64, buffers: &mut [&mut [u8]]) -> io::Result<()>;
+    /// Says which bytes of a file will be read soon.
+    fn will_read(&self, path: &str, range: Range<u64>) {
+        let _ = (path, range);
+    }
     /// The length of a file.
     fn len(&self, path: &str) -> io::Result<u64>;
     /// The files in a directory.

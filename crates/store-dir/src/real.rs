@@ -3,11 +3,14 @@
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSliceMut, Seek, SeekFrom, Write};
+use std::num::NonZero;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::{Advice, fadvise};
 use stdchk_store::write_pieces;
 
 use crate::direct::Direct;
@@ -168,6 +171,13 @@ impl Fs for RealFs {
         match buffers {
             [buffer] => file.read_exact_at(buffer, offset),
             _ => read_pieces(&file, offset, buffers),
+        }
+    }
+
+    fn will_read(&self, path: &str, range: Range<u64>) {
+        let Some(len) = NonZero::new(range.end.saturating_sub(range.start)) else { return };
+        if let Ok(file) = self.opened(path) {
+            let _ = fadvise(&file, range.start, Some(len), Advice::WillNeed);
         }
     }
 

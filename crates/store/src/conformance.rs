@@ -28,6 +28,9 @@ pub fn store(store: &dyn Store) {
     store.sync(&[a, b]).expect("sync");
     store.sync(&[]).expect("sync of nothing");
 
+    for (name, range) in [(a, 0..5), (a, 0..u64::MAX), (a, 7..7), (a, u64::MAX - 1..u64::MAX), (gone, 0..5)] {
+        store.will_read(name, range);
+    }
     let mut buffer = [0; 5];
     store.read(a, 6, &mut buffer).expect("read");
     assert_eq!(&buffer, b"world", "the first put stands");

@@ -11,6 +11,7 @@ mod pieces;
 pub use memory::MemoryStore;
 pub use pieces::write_pieces;
 
+use std::ops::Range;
 use std::time::Duration;
 
 use stdchk_object::{Error, Kind, PackName, Result};
@@ -42,6 +43,11 @@ pub trait Store: Send + Sync {
     /// Fills one buffer.
     fn read(&self, name: PackName, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.read_into(name, offset, &mut [buffer])
+    }
+
+    /// Says what will be read soon: a store may fetch it meanwhile.
+    fn will_read(&self, name: PackName, range: Range<u64>) {
+        let _ = (name, range);
     }
 
     /// The number from which on a writer counts the packs that should lie close to it: a store of many places has one for each. 0 where

@@ -1,6 +1,7 @@
 //! A store that has safe storage behind it: packs are put to the first, and read from the other one where the first has them no more.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -155,6 +156,10 @@ impl Store for Tiered {
 
     fn read_into(&self, name: PackName, offset: u64, buffers: &mut [&mut [u8]]) -> Result<()> {
         self.either(name, |store| store.read_into(name, offset, buffers))
+    }
+
+    fn will_read(&self, name: PackName, range: Range<u64>) {
+        self.first.will_read(name, range);
     }
 
     fn near(&self) -> u32 {

@@ -3,11 +3,13 @@
 //! A leaf of a checkpoint that shares most of its pages names many short extents of few packs. One system call for
 //! each, and one hash at a time, would cost more than the bytes themselves.
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
-use stdchk_object::Result;
 use stdchk_object::hash::Domain;
 use stdchk_object::tree::{Leaf, Piece};
+use stdchk_object::{PackName, Result};
 
 use super::extents::Span;
 use super::{OpenPack, Roots, Scratch, Vault};
@@ -153,6 +155,21 @@ impl Vault {
         Ok(slices)
     }
 
+    /// Says that slices will be read: from the first byte of each pack to the last.
+    pub fn will_read(&self, slices: &[Slice]) {
+        let mut ranges: HashMap<PackName, Range<u64>> = HashMap::new();
+        for span in slices.iter().flat_map(|slice| &slice.spans) {
+            let run = span.run();
+            let (start, len) = match run.coding.is_none() {
+                true => (run.offset + u64::from(run.chunk_start(span.from)), span.chunk_bytes()),
+                false => (run.offset, u64::from(run.stored_len)),
+            };
+            let range = ranges.entry(span.open.pack.name).or_insert(start..start);
+            *range = range.start.min(start)..range.end.max(start + len);
+        }
+        ranges.into_iter().for_each(|(pack, range)| self.store().will_read(pack, range));
+    }
+
     /// The bytes of a leaf into `target`, which is exactly as long. Holes are left as they are.
     pub fn read_leaf(
         &self,
@@ -162,6 +179,7 @@ impl Vault {
         scratch: &mut Scratch,
     ) -> Result<()> {
         let slices = self.slices(roots, leaf, usize::MAX)?;
+        self.will_read(&slices);
         slices.iter().try_for_each(|slice| {
             self.read_slice(slice, &mut target[slice.start..slice.start + slice.len], scratch)
         })
