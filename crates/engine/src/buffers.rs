@@ -1,5 +1,6 @@
 //! A fixed number of buffers: whoever wants one waits until there is one. This is what bounds the pipeline.
 
+use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -17,36 +18,46 @@ struct Supply {
     given_back: Condvar,
     /// What a buffer usually needs at most.
     size: usize,
+    /// What all of them need.
+    total: usize,
     /// Memory of loose buffers that are gone, to be used again: memory that was never touched is slow to get.
     spare: Mutex<Spare>,
 }
 
-/// Memory that is not in use.
+/// Memory that is not in use, the oldest first.
 #[derive(Default)]
 struct Spare {
-    pieces: Vec<Vec<u8>>,
+    pieces: VecDeque<Vec<u8>>,
     bytes: usize,
 }
 
-/// Pieces of memory that are kept, and their bytes: about what two packs are made of.
+/// Pieces of memory that are kept: more than two packs are made of.
 const SPARE_PIECES: usize = 128;
-const SPARE_BYTES: usize = 32 << 20;
+/// Their bytes are no more than this part of those of the supply.
+const SPARE_PART: usize = 4;
 
 impl Spare {
     /// Memory for so many bytes that is not much larger; none if there is no such piece.
     fn take(&mut self, len: usize) -> Vec<u8> {
         let fits = |piece: &Vec<u8>| (len..=len * 2).contains(&piece.capacity());
-        let found = self.pieces.iter().rposition(fits).map(|at| self.pieces.swap_remove(at));
+        let found = self.pieces.iter().rposition(fits).and_then(|at| self.pieces.remove(at));
         let mut piece = found.unwrap_or_default();
         self.bytes -= piece.capacity();
         piece.clear();
         piece
     }
 
-    fn keep(&mut self, piece: Vec<u8>) {
-        if self.pieces.len() < SPARE_PIECES && self.bytes + piece.capacity() <= SPARE_BYTES {
-            self.bytes += piece.capacity();
-            self.pieces.push(piece);
+    /// Keeps a piece, rather than the oldest ones.
+    fn keep(&mut self, piece: Vec<u8>, most: usize) {
+        if piece.capacity() == 0 || piece.capacity() > most {
+            return;
+        }
+        self.bytes += piece.capacity();
+        self.pieces.push_back(piece);
+        while (self.bytes > most || self.pieces.len() > SPARE_PIECES)
+            && let Some(oldest) = self.pieces.pop_front()
+        {
+            self.bytes -= oldest.capacity();
         }
     }
 }
@@ -105,7 +116,8 @@ impl Buffers {
     /// `count` buffers of about `size` bytes; their memory is taken when they are first used.
     pub fn new(count: usize, size: usize) -> Buffers {
         let free = Mutex::new((0..count).map(|_| Memory::Small(Vec::new())).collect());
-        Buffers(Arc::new(Supply { free, given_back: Condvar::new(), size, spare: Mutex::default() }))
+        let (given_back, spare, total) = (Condvar::new(), Mutex::default(), count * size);
+        Buffers(Arc::new(Supply { free, given_back, size, total, spare }))
     }
 
     /// A buffer without bytes; waits for one to be given back.
@@ -172,7 +184,9 @@ impl DerefMut for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.memory, Memory::Small(Vec::new())) {
-            Memory::Small(bytes) if self.loose => locked(&self.supply.spare).keep(bytes),
+            Memory::Small(bytes) if self.loose => {
+                locked(&self.supply.spare).keep(bytes, self.supply.total / SPARE_PART)
+            }
             memory => {
                 locked(&self.supply.free).push(memory);
                 self.supply.given_back.notify_one();

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use stdchk_object::error::Context;
+use stdchk_object::pack::tail_length;
 use stdchk_object::{Error, Item, Kind, PackName, Result};
 use stdchk_store::{Objects, Store};
 
@@ -201,7 +202,10 @@ impl Store for DirStore {
         if self.code()?.is_some() {
             return self.put(name, pieces);
         }
-        let (path, cached) = (pack_path(name), pieces.last().map_or(0, |footer| footer.len()));
+        let (path, len) = (pack_path(name), pieces.iter().map(|piece| piece.len()).sum::<usize>());
+        // Whoever opens a pack reads its end first.
+        let end = usize::try_from(tail_length(len as u64)).unwrap_or(len);
+        let cached = pieces.last().map_or(0, |footer| footer.len().max(end));
         self.in_folder(name, || self.fs.write_new_past_cache(&path, pieces, cached))
             .context(|| self.failed("cannot write pack", &path))
     }
@@ -252,6 +256,9 @@ impl Store for DirStore {
     }
 
     fn will_read(&self, name: PackName, range: Range<u64>) {
+        if self.is_in_shards(name) {
+            return;
+        }
         self.fs.will_read(&pack_path(name), range);
     }
 

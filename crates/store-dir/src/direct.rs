@@ -2,7 +2,7 @@
 //! and it takes memory from the programs that are saved.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -22,8 +22,9 @@ const ROOMS_MAX: usize = 8;
 /// Bytes a second below which the cache does better: it joins writes of several files into long runs, what it costs is not seen beside
 /// such a disk, and who reads from it later gains much.
 const SLOW: f64 = 256e6;
-/// Files that go through the cache before another one is tried.
+/// Files that go through the cache before another one is tried; and where none need be.
 const PAUSE: u32 = 16;
+const FOR_GOOD: u32 = u32::MAX;
 
 /// Writers of one directory.
 #[derive(Default)]
@@ -36,33 +37,31 @@ pub(crate) struct Direct {
 
 impl Direct {
     /// Writes the first `len` bytes of `pieces` to an empty file, as far as that goes without the page cache; how many were written. All
-    /// others are for the caller to write.
-    pub(crate) fn write(&self, file: &File, pieces: &[&[u8]], len: usize) -> io::Result<usize> {
+    /// others are for the caller to write, who also finds out what is wrong, if anything is.
+    pub(crate) fn write(&self, file: &File, pieces: &[&[u8]], len: usize) -> usize {
         let there: usize = pieces.iter().map(|piece| piece.len()).sum();
         let len = len.min(there) / BLOCK * BLOCK;
         let takes_turn = |left: u32| left.checked_sub(1);
         if len < LEAST || self.pause.fetch_update(Relaxed, Relaxed, takes_turn).is_ok() {
-            return Ok(0);
+            return 0;
         }
-        let Some(_flag) = Flag::set(file) else { return Ok(self.refused(0)) };
-        let mut room = self.take()?;
+        let Some(_flag) = Flag::set(file) else {
+            self.pause.store(FOR_GOOD, Relaxed);
+            return 0;
+        };
+        let Ok(mut room) = self.take() else { return 0 };
         let (begun, beside) = (Instant::now(), self.under_way.fetch_add(1, Relaxed) + 1);
-        let written = write_blocks(file, pieces, len, &mut room);
+        let (written, stopped) =
+            write_blocks(pieces, len, &mut room, |bytes, at| file.write_all_at(bytes, at as u64));
         let beside = f64::from(beside + self.under_way.fetch_sub(1, Relaxed)) / 2.0;
         self.give_back(room);
-        let written = written?;
-        if written < len {
-            return Ok(self.refused(written));
-        }
-        if len as f64 * beside < SLOW * begun.elapsed().as_secs_f64() {
-            self.pause.store(PAUSE, Relaxed);
-        }
-        Ok(written)
-    }
-
-    /// File systems that cannot do it say so for every file.
-    fn refused(&self, written: usize) -> usize {
-        self.pause.store(u32::MAX, Relaxed);
+        let pause = match stopped.map(|error| error.kind()) {
+            // Stricter about multiples than most file systems; or a short write, after which the rest begins anywhere.
+            Some(ErrorKind::InvalidInput | ErrorKind::Unsupported) if written == 0 => Some(FOR_GOOD),
+            Some(_) => Some(PAUSE),
+            None => (len as f64 * beside < SLOW * begun.elapsed().as_secs_f64()).then_some(PAUSE),
+        };
+        pause.into_iter().for_each(|pause| self.pause.store(pause, Relaxed));
         written
     }
 
@@ -97,8 +96,13 @@ impl Drop for Flag<'_> {
     }
 }
 
-/// Writes the first `len` bytes by way of `room`; fewer if the file system does not want them so.
-fn write_blocks(file: &File, pieces: &[&[u8]], len: usize, room: &mut [u8]) -> io::Result<usize> {
+/// Writes the first `len` bytes by way of `room`, until something fails; how many were written, and what failed.
+fn write_blocks(
+    pieces: &[&[u8]],
+    len: usize,
+    room: &mut [u8],
+    mut write: impl FnMut(&[u8], usize) -> io::Result<()>,
+) -> (usize, Option<io::Error>) {
     let mut written = 0;
     let mut pieces = pieces.iter().copied();
     let mut piece: &[u8] = &[];
@@ -115,14 +119,12 @@ fn write_blocks(file: &File, pieces: &[&[u8]], len: usize, room: &mut [u8]) -> i
             filled += some;
             piece = later;
         }
-        match file.write_all_at(&room[..wanted], written as u64) {
-            Ok(()) => written += wanted,
-            // Stricter about multiples than most; or a short write, after which the rest begins anywhere.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => break,
-            Err(error) => return Err(error),
+        if let Err(error) = write(&room[..wanted], written) {
+            return (written, Some(error));
         }
+        written += wanted;
     }
-    Ok(written)
+    (written, None)
 }
 
 #[cfg(test)]
@@ -134,13 +136,14 @@ mod tests {
         (0..len).map(|i| (i % 251) as u8 ^ (i / 65_521) as u8).collect()
     }
 
-    /// How much of the pieces was written, if it was written right.
-    fn written(direct: &Direct, pieces: &[&[u8]], len: usize) -> usize {
+    /// How much of the pieces was written, if it was written right; and whether it could be.
+    fn written(direct: &Direct, pieces: &[&[u8]], len: usize) -> (usize, bool) {
         let file = tempfile::NamedTempFile::new().expect("a file");
-        let written = direct.write(file.as_file(), pieces, len).expect("there is room");
+        let can_be = Flag::set(file.as_file()).is_some();
+        let written = direct.write(file.as_file(), pieces, len);
         let there = std::fs::read(file.path()).expect("it is there");
         assert!(there == pieces.concat()[..written]);
-        written
+        (written, can_be)
     }
 
     #[test]
@@ -156,10 +159,29 @@ mod tests {
             pieces.push(&bytes[from..]);
             for len in [0, LEAST - 1, LEAST, 2 * ROOM + 4095, bytes.len(), usize::MAX] {
                 let direct = Direct::default();
+                let (written, can_be) = written(&direct, &pieces, len);
                 let most = if len < LEAST { 0 } else { len.min(bytes.len()) / BLOCK * BLOCK };
-                assert!([0, most].contains(&written(&direct, &pieces, len)), "{len}");
+                assert_eq!(written, if can_be { most } else { 0 }, "{len}");
                 assert_eq!(direct.under_way.load(Relaxed), 0);
             }
+        }
+    }
+
+    #[test]
+    fn what_fails_leaves_the_rest_to_the_caller() {
+        let bytes = noise(5 * BLOCK);
+        for fails_at in 0..3 {
+            let mut there = Vec::new();
+            let (written, stopped) = write_blocks(&[&bytes], 5 * BLOCK, &mut [0; 2 * BLOCK], |some, at| {
+                assert_eq!(at, there.len());
+                if at == fails_at * 2 * BLOCK {
+                    return Err(ErrorKind::InvalidInput.into());
+                }
+                there.extend_from_slice(some);
+                Ok(())
+            });
+            assert_eq!(written, fails_at * 2 * BLOCK);
+            assert!(stopped.is_some() && there == bytes[..written]);
         }
     }
 
@@ -169,18 +191,26 @@ mod tests {
         let direct = Direct::default();
         direct.pause.store(PAUSE, Relaxed);
         for _ in 0..PAUSE {
-            assert_eq!(written(&direct, &[&bytes], ROOM), 0);
+            assert_eq!(written(&direct, &[&bytes], ROOM).0, 0);
         }
-        assert_eq!(direct.pause.load(Relaxed), 0);
-        assert_eq!(direct.refused(3), 3);
-        (0..1000).for_each(|_| assert_eq!(written(&direct, &[&bytes], ROOM), 0));
+        assert_eq!(direct.pause.load(Relaxed), 0, "now one is tried");
+    }
+
+    #[test]
+    fn a_file_that_only_can_be_read_is_left_to_the_caller() {
+        let bytes = noise(ROOM);
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let direct = Direct::default();
+        let written = direct.write(&File::open(file.path()).expect("it is there"), &[&bytes], ROOM);
+        assert_eq!(written, 0);
+        assert_ne!(direct.pause.load(Relaxed), 0);
     }
 
     #[test]
     fn a_file_is_as_it_was_afterwards() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let bytes = noise(ROOM);
-        Direct::default().write(file.as_file(), &[&bytes], ROOM).expect("there is room");
+        Direct::default().write(file.as_file(), &[&bytes], ROOM);
         assert!(!fcntl_getfl(file.as_file()).expect("it is open").contains(OFlags::DIRECT));
     }
 }

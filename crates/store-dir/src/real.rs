@@ -26,6 +26,9 @@ const SLICES_MAX: usize = 1024;
 /// busy or virtual machine is slow to get: packs written with one call each took twice as long.
 pub const WRITE_BYTES: usize = 1 << 20;
 
+/// Bytes of which the kernel is told with one call that they will be read: it fetches no more, whatever it is told.
+const HINT_BYTES: u64 = 1 << 20;
+
 /// Files below a directory.
 pub struct RealFs {
     root: PathBuf,
@@ -92,7 +95,7 @@ impl Fs for RealFs {
     fn write_new_past_cache(&self, path: &str, pieces: &[&[u8]], cached: usize) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create_new(true).open(self.path(path))?;
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let mut written = self.direct.write(&file, pieces, len.saturating_sub(cached))?;
+        let mut written = self.direct.write(&file, pieces, len.saturating_sub(cached));
         file.seek(SeekFrom::Start(written as u64))?;
         let rest = pieces.iter().map(|piece| {
             let passed = written.min(piece.len());
@@ -175,9 +178,14 @@ impl Fs for RealFs {
     }
 
     fn will_read(&self, path: &str, range: Range<u64>) {
-        let Some(len) = NonZero::new(range.end.saturating_sub(range.start)) else { return };
-        if let Ok(file) = self.opened(path) {
-            let _ = fadvise(&file, range.start, Some(len), Advice::WillNeed);
+        let Ok(file) = self.opened(path) else { return };
+        let Ok(metadata) = file.metadata() else { return };
+        let (mut at, end) = (range.start, range.end.min(metadata.len()));
+        while let Some(len) = NonZero::new(end.saturating_sub(at).min(HINT_BYTES)) {
+            if fadvise(&file, at, Some(len), Advice::WillNeed).is_err() {
+                return;
+            }
+            at += len.get();
         }
     }
 

@@ -80,6 +80,11 @@ impl DirStore {
         self.protection.any.get().is_some() || matches!(self.code(), Ok(Some(_)))
     }
 
+    /// Whether a pack is known to lie in shards.
+    pub(crate) fn is_in_shards(&self, name: PackName) -> bool {
+        self.protection.any.get().is_some() && self.layouts().contains_key(&name)
+    }
+
     fn know(&self, name: PackName, layout: Layout) {
         let mut layouts = self.layouts();
         if layouts.len() >= KNOWN_MAX {

@@ -125,6 +125,7 @@ fn forwarded_there(state: &State, there: &Arc<State>, target: &Target) -> Result
 }
 
 impl Store for Tiered {
+    /// Through the cache, whatever comes next: it is read again to be drained.
     fn put(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
         self.first.put(name, pieces)
     }

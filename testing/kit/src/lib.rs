@@ -12,4 +12,4 @@ pub use etcd::EtcdCluster;
 pub use generate::Random;
 pub use hosts::Hosts;
 pub use s3::S3Server;
-pub use sim_fs::{Fault, SimFs};
+pub use sim_fs::{Advice, Fault, SimFs};

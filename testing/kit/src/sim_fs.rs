@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -59,6 +60,26 @@ struct World {
     trace: Vec<String>,
     /// How many bytes there are room for, in whole blocks.
     capacity: u64,
+    advice: Vec<Advice>,
+}
+
+/// What the file system was told of its cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// A new file need not go through the cache, but for so many bytes at its end.
+    PastCache {
+        /// Its path.
+        path: String,
+        /// The bytes at its end.
+        cached: usize,
+    },
+    /// These bytes will be read.
+    WillRead {
+        /// The file's path.
+        path: String,
+        /// Which bytes.
+        range: Range<u64>,
+    },
 }
 
 /// The file system. Share it in an `Arc`.
@@ -144,6 +165,7 @@ impl SimFs {
             now: Duration::from_secs(1_000_000),
             trace: Vec::new(),
             capacity: u64::MAX,
+            advice: Vec::new(),
         };
         SimFs { world: Mutex::new(world) }
     }
@@ -168,6 +190,11 @@ impl SimFs {
     /// What the steps were.
     pub fn trace(&self) -> Vec<String> {
         self.world().trace.clone()
+    }
+
+    /// What it was told of its cache since it was asked last.
+    pub fn take_advice(&self) -> Vec<Advice> {
+        std::mem::take(&mut self.world().advice)
     }
 
     /// Plans a fault at a step, counted from 1.
@@ -310,6 +337,15 @@ impl Fs for SimFs {
         }
         world.inodes[inode].bytes = bytes;
         Ok(())
+    }
+
+    fn write_new_past_cache(&self, path: &str, pieces: &[&[u8]], cached: usize) -> io::Result<()> {
+        self.world().advice.push(Advice::PastCache { path: path.to_owned(), cached });
+        self.write_new(path, pieces)
+    }
+
+    fn will_read(&self, path: &str, range: Range<u64>) {
+        self.world().advice.push(Advice::WillRead { path: path.to_owned(), range });
     }
 
     fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()> {

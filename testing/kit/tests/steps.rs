@@ -1,5 +1,6 @@
 //! Files of a step that become a checkpoint, without the kernel.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
@@ -200,4 +201,31 @@ fn steps_are_complete_when_the_note_says_so() {
     files.set_note(directory, NODES, Some(b"2"), None).expect("note");
     files.tidy();
     assert_eq!(checkpoints(files.repository()), ["melt@1"]);
+}
+
+/// A step whose list cannot be made does not keep others waiting, nor is it tried all the time.
+#[test]
+fn a_step_that_cannot_be_complete_stays_alone() {
+    let (fs, files, directory) = melt();
+    files.set_note(directory, NODES, Some(b"3"), None).expect("note");
+    let packs = |fs: &SimFs| -> BTreeSet<String> {
+        fs.files().into_keys().filter(|path| path.starts_with("packs/")).collect()
+    };
+    let before = packs(&fs);
+    write_step(&files, directory, 1).expect("written");
+    let lost: Vec<String> = packs(&fs).difference(&before).cloned().collect();
+    assert!(!lost.is_empty());
+    write_step(&files, directory, 2).expect("written");
+    drop(files);
+    lost.iter().for_each(|path| fs.remove(path));
+    let files = files_on(&fs);
+    files.set_note(directory, NODES, Some(b"2"), None).expect("note");
+    files.tidy();
+    assert_eq!(checkpoints(files.repository()), ["melt@2"]);
+    // It was tried just now.
+    let steps = fs.steps();
+    files.tidy();
+    assert_eq!(fs.steps(), steps);
+    write_step(&files, directory, 3).expect("written");
+    assert_eq!(checkpoints(files.repository()), ["melt@2", "melt@3"]);
 }

@@ -248,7 +248,7 @@ impl ClosedPack {
         } else {
             store.put(self.name, &pieces)?;
         }
-        // Whoever waits for the buffers need not wait for the disk.
+        // Whoever waits for the buffers need not wait for the sync.
         drop(runs);
         if durable {
             store.sync(&[self.name])?;

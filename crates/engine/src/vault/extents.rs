@@ -1,10 +1,11 @@
 //! Extents as chunks: which ones, where, and their bytes.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use stdchk_object::pack::{ChunkKind, Run};
 use stdchk_object::tree::Extent;
-use stdchk_object::{Error, Result};
+use stdchk_object::{Error, PackName, Result};
 
 use super::{OpenPack, Roots, Scratch, Vault};
 
@@ -43,6 +44,16 @@ impl Span {
         }
         let skip = (start - u64::from(run.chunk_start(from))) as u32;
         Span { from, to, skip, len, ..self }
+    }
+
+    /// Where it is stored: chunks that are compressed come with all of their run.
+    pub(super) fn stored(&self) -> (PackName, Range<u64>) {
+        let run = self.run();
+        let (start, len) = match run.coding.is_none() {
+            true => (run.offset + u64::from(run.chunk_start(self.from)), self.chunk_bytes()),
+            false => (run.offset, u64::from(run.stored_len)),
+        };
+        (self.open.pack.name, start..start + len)
     }
 
     /// Bytes of its chunks.

@@ -3,7 +3,6 @@
 //! A leaf of a checkpoint that shares most of its pages names many short extents of few packs. One system call for
 //! each, and one hash at a time, would cost more than the bytes themselves.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,6 +17,10 @@ use super::{OpenPack, Roots, Scratch, Vault};
 const GAP_MAX: u64 = 16 << 10;
 /// And no more than this in one call.
 const GAPS_MAX: u64 = 256 << 10;
+
+/// Ranges that are no further apart are said to be read in one; and no shorter ones are.
+const HINT_GAP_MAX: u64 = 64 << 10;
+const HINT_MIN: u64 = 32 << 10;
 
 /// A part of a leaf without holes.
 pub struct Slice {
@@ -155,19 +158,21 @@ impl Vault {
         Ok(slices)
     }
 
-    /// Says that slices will be read: from the first byte of each pack to the last.
+    /// Says which bytes slices will be read from, as far as they are worth a call of their own.
     pub fn will_read(&self, slices: &[Slice]) {
-        let mut ranges: HashMap<PackName, Range<u64>> = HashMap::new();
-        for span in slices.iter().flat_map(|slice| &slice.spans) {
-            let run = span.run();
-            let (start, len) = match run.coding.is_none() {
-                true => (run.offset + u64::from(run.chunk_start(span.from)), span.chunk_bytes()),
-                false => (run.offset, u64::from(run.stored_len)),
-            };
-            let range = ranges.entry(span.open.pack.name).or_insert(start..start);
-            *range = range.start.min(start)..range.end.max(start + len);
+        let mut ranges: Vec<(PackName, Range<u64>)> =
+            slices.iter().flat_map(|slice| &slice.spans).map(Span::stored).collect();
+        ranges.sort_unstable_by_key(|(pack, range)| (*pack, range.start));
+        let near = |a: &(PackName, Range<u64>), b: &(PackName, Range<u64>)| {
+            a.0 == b.0 && b.1.start <= a.1.end.saturating_add(HINT_GAP_MAX)
+        };
+        for run in ranges.chunk_by(near) {
+            let (pack, start) = (run[0].0, run[0].1.start);
+            let end = run.iter().map(|(_, range)| range.end).max().unwrap_or(start);
+            if end - start >= HINT_MIN {
+                self.store().will_read(pack, start..end);
+            }
         }
-        ranges.into_iter().for_each(|(pack, range)| self.store().will_read(pack, range));
     }
 
     /// The bytes of a leaf into `target`, which is exactly as long. Holes are left as they are.

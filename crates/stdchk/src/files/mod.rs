@@ -4,6 +4,7 @@
 
 mod ahead;
 mod change;
+mod due;
 mod fault;
 mod gather;
 mod journal;
@@ -41,11 +42,11 @@ use crate::host;
 use crate::repository::{Reading, Repository};
 use crate::save::SaveOptions;
 use ahead::Ahead;
+use due::Due;
 use gather::Waiting;
 use known::{Known, Pin};
 use memory::Memory;
 use step::Step;
-use steps::Due;
 use upkeep::Collected;
 
 pub use ahead::Progress;

@@ -3,12 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use stdchk_catalog::tree::Named;
 use stdchk_catalog::{CheckpointEntry, Op, SessionKind, State};
 use stdchk_engine::session::Session;
-use stdchk_object::{AppName, SessionId};
+use stdchk_object::AppName;
 
+use super::due::is_damage;
 use super::fault::{Fault, Outcome};
 use super::opened::Opened;
 use super::{Files, locked, manifest, newest};
@@ -28,23 +30,23 @@ pub fn parse_nodes(value: &[u8]) -> Outcome<u32> {
     count.filter(|&count| count > 0).ok_or(Fault::Invalid)
 }
 
-/// Whether there may be steps that should be complete, and nobody made them that: a mount is gone since, or failed to.
-pub(super) struct Due {
-    mounts: BTreeSet<SessionId>,
-    is_due: bool,
-}
-
-impl Default for Due {
-    fn default() -> Due {
-        Due { mounts: BTreeSet::new(), is_due: true }
-    }
-}
-
 /// A file of a step, with the place in commit order of its newest version.
 struct StepFile<'s> {
     named: &'s Named,
     rank: u32,
     sequence: u64,
+}
+
+/// Does something with each, also with those behind one that is damaged; tells the first failure. Any other would be that of all.
+fn with_each<T>(all: impl IntoIterator<Item = T>, mut act: impl FnMut(T) -> Outcome<()>) -> Outcome<()> {
+    let mut done = Ok(());
+    for one in all {
+        match act(one) {
+            Err(fault) if is_damage(&fault) => done = done.and(Err(fault)),
+            other => other?,
+        }
+    }
+    done
 }
 
 /// Why a step is complete.
@@ -98,35 +100,33 @@ impl Files {
     /// The same; if that fails, it is done later.
     pub(super) fn complete_if_last_or_later(&self, state: &State, number: u64) {
         if let Err(fault) = self.complete_if_last(state, number) {
-            self.complete_later(fault);
+            tracing::error!("a step is not complete yet: {}", fault.into_error());
+            self.look_for_steps();
         }
-    }
-
-    fn complete_later(&self, fault: Fault) {
-        tracing::error!("a step is not complete yet: {}", fault.into_error());
-        self.look_for_steps();
     }
 
     /// Has steps looked for that should be complete.
     pub(super) fn look_for_steps(&self) {
-        locked(&self.steps_due).is_due = true;
+        locked(&self.steps_due).look();
     }
 
     /// Has steps looked for that should be complete, if a mount is gone that was there before. The first one does it for all.
     pub(super) fn watch_mounts(&self, state: &State, is_first: bool) {
         let mut due = locked(&self.steps_due);
-        let mounts: BTreeSet<SessionId> = state.mounts().collect();
-        due.is_due |= is_first && !due.mounts.is_subset(&mounts);
-        due.mounts = mounts;
+        if due.have_gone(state.mounts().collect()) && is_first {
+            due.look();
+        }
     }
 
     /// Makes a checkpoint of each step that should be complete and is none yet, if there may be one.
     pub(super) fn complete_what_is_due(&self) {
-        if std::mem::take(&mut locked(&self.steps_due).is_due)
-            && let Err(fault) = self.complete_what_is_left()
-        {
-            self.complete_later(fault);
+        let Some(turn) = locked(&self.steps_due).take(Instant::now()) else { return };
+        let done = self.complete_what_is_left();
+        let is_damage = done.as_ref().err().map(is_damage);
+        if let Err(fault) = done {
+            tracing::error!("not all steps are complete yet: {}", fault.into_error());
         }
+        locked(&self.steps_due).done(turn, is_damage, Instant::now());
     }
 
     /// Looks for such steps everywhere.
@@ -138,19 +138,17 @@ impl Files {
         let is_of_step = |named: &&Named| by_convention(&named.name).is_ok();
         let directories: BTreeSet<u64> =
             state.tree().names().filter(is_of_step).map(|named| named.parent).collect();
-        directories.into_iter().try_for_each(|directory| self.complete_where(&state, directory, |_| true))
+        with_each(directories, |directory| self.complete_where(&state, directory, |_| true))
     }
 
     /// Of a directory, and of those of its steps that are meant.
     fn complete_where(&self, state: &State, directory: u64, is_meant: impl Fn(&Step) -> bool) -> Outcome<()> {
         let Some(nodes) = nodes_declared(state, directory) else { return Ok(()) };
-        for (step, files) in open_steps(state, directory, Why::AllClosed) {
+        with_each(open_steps(state, directory, Why::AllClosed), |(step, files)| {
             let ranks: BTreeSet<u32> = files.iter().map(|file| file.rank).collect();
-            if is_meant(&step) && ranks.len() as u32 >= nodes {
-                self.complete(directory, &step, Why::AllClosed)?;
-            }
-        }
-        Ok(())
+            let is_complete = is_meant(&step) && ranks.len() as u32 >= nodes;
+            if is_complete { self.complete(directory, &step, Why::AllClosed) } else { Ok(()) }
+        })
     }
 
     /// Makes a checkpoint of each step of a directory that is not complete yet, of the files that are there.
@@ -159,7 +157,7 @@ impl Files {
         self.gather()?;
         let state = self.repository.state()?;
         let steps = open_steps(&state, directory, Why::Said);
-        steps.keys().try_for_each(|step| self.complete(directory, step, Why::Said))
+        with_each(steps.keys(), |step| self.complete(directory, step, Why::Said))
     }
 
     /// Makes a checkpoint of the files of a step that were closed since it was complete the last time. No data is written, only a list.
