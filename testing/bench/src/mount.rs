@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use stdchk_kit::Random;
+use stdchk_kit::{Random, generate};
 
+use crate::cache::warm;
 use crate::timing::{Figures, Run, sync_all};
 use crate::{Bench, remove};
 
@@ -100,6 +101,7 @@ pub fn measure(bench: &Bench) {
         ("4 KiB writes, staged, against discarding", "4 KiB, staged", "4 KiB, discarded", 0.5),
         ("1 MiB writes, local, against dd conv=fsync", "1 MiB, local", "dd conv=fsync", 0.6),
         ("a tenth of the pages, against all", "a tenth of the pages", "1 MiB, local", 1.5),
+        ("all of it, a tenth changed, against all", "all of it, a tenth changed", "1 MiB, local", 1.5),
         ("read, against cat from the page cache", "read", "cat", 0.3),
         ("small files, against files without sync", "small files, staged", "small files, no mount", 0.05),
     ] {
@@ -162,8 +164,16 @@ fn local(bench: &Bench, image: &[u8], round: usize, figures: &mut Figures) {
             }
         }),
     );
-    fs::write(mounted.path("g"), image).expect("room");
+    for name in ["g", "h"] {
+        fs::write(mounted.path(name), image).expect("room");
+    }
+    let mut changed = image.to_vec();
+    generate::touch_pages(&mut changed, 10, &mut random);
+    sync_all();
+    figures.add("all of it, a tenth changed", write(&mounted.path("h"), &changed, 1 << 20));
     drop(mounted);
+    // What is measured is not the disk.
+    warm(&store);
     let mounted = Mounted::store(bench, &store, "local");
     let mut buffer = vec![0; 1 << 20];
     let mut read = |path: &Path| {
