@@ -57,7 +57,7 @@ impl Span {
     }
 
     /// Bytes of its chunks.
-    pub(super) fn chunk_bytes(&self) -> u64 {
+    fn chunk_bytes(&self) -> u64 {
         let (run, last) = (self.run(), self.to - 1);
         u64::from(run.chunk_start(last) + run.chunk_len(last) - run.chunk_start(self.from))
     }
