@@ -558,8 +558,8 @@ pub struct CompressionArgs {
     /// How many checkpoints are written for each that is read again.
     #[arg(long, value_name = "N", default_value = "1")]
     pub checkpoints_per_restart: f64,
-    /// Also draw it, as SVG.
-    #[arg(long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
+    /// Also draw it, as SVG or PNG.
+    #[arg(long, value_name = "FILE.svg|png", value_hint = ValueHint::FilePath)]
     pub plot: Option<PathBuf>,
     /// Settle what is recommended for this application, as policy does.
     #[arg(long, value_name = "APP")]
@@ -578,8 +578,8 @@ pub struct SimilarityArgs {
     /// Window lengths and numbers of bits as in the paper's tables 5 to 7: takes long.
     #[arg(long)]
     pub sweep: bool,
-    /// Also draw it, as SVG.
-    #[arg(long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
+    /// Also draw it, as SVG or PNG.
+    #[arg(long, value_name = "FILE.svg|png", value_hint = ValueHint::FilePath)]
     pub plot: Option<PathBuf>,
     /// Where stdchk itself saves the files meanwhile.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -605,8 +605,8 @@ pub struct PlanArgs {
     /// Compute the figures of the papers for one of their machines instead.
     #[arg(long, value_name = "MACHINE", value_parser = crate::commands::MACHINES)]
     pub reproduce: Option<String>,
-    /// Draw a chart (SVG): the share of work over the interval, or the papers' figures.
-    #[arg(long, value_name = "FILE")]
+    /// Draw a chart, as SVG or PNG: the share of work over the interval, or the papers' figures.
+    #[arg(long, value_name = "FILE.svg|png", value_hint = ValueHint::FilePath)]
     pub plot: Option<std::path::PathBuf>,
     /// Use what was measured of this application for whatever is not given.
     #[arg(long, value_name = "APP")]

@@ -1,4 +1,4 @@
-//! Charts for people, as SVG.
+//! Charts for people.
 
 use std::path::Path;
 
@@ -8,13 +8,7 @@ use plotters::prelude::*;
 
 use stdchk::{Error, Result};
 
-/// Charts are drawn as SVG only.
-pub fn check_name(path: &Path) -> Result<()> {
-    if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("svg")) {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("{}: charts are drawn as SVG; give a name that ends in .svg", path.display())))
-}
+use crate::picture;
 
 const BAR: u32 = 26;
 const WIDTH: u32 = 860;
@@ -70,7 +64,8 @@ pub fn panels(path: &Path, panels: &[Panel]) -> Result<()> {
     let failed = |error: &dyn std::fmt::Display| {
         Error::invalid(format!("{} cannot be drawn: {error}", path.display()))
     };
-    let area = SVGBackend::new(path, (WIDTH, PANEL * panels.len() as u32)).into_drawing_area();
+    let mut svg = String::new();
+    let area = SVGBackend::with_string(&mut svg, (WIDTH, PANEL * panels.len() as u32)).into_drawing_area();
     area.fill(&WHITE).map_err(|error| failed(&error))?;
     for (area, panel) in area.split_evenly((panels.len(), 1)).iter().zip(panels) {
         let points = || panel.lines.iter().flat_map(|line| &line.points);
@@ -96,7 +91,9 @@ pub fn panels(path: &Path, panels: &[Panel]) -> Result<()> {
         }
         .map_err(|error| failed(&error))?;
     }
-    area.present().map_err(|error| failed(&error))
+    area.present().map_err(|error| failed(&error))?;
+    drop(area);
+    picture::write(path, &svg)
 }
 
 type Drawn = std::result::Result<(), DrawingAreaErrorKind<std::io::Error>>;
@@ -144,7 +141,9 @@ pub fn bars(path: &Path, charts: &[Bars]) -> Result<()> {
         Error::invalid(format!("{} cannot be drawn: {error}", path.display()))
     };
     let height = |chart: &Bars| BAR * chart.bars.len() as u32 + 110;
-    let area = SVGBackend::new(path, (WIDTH, charts.iter().map(height).sum())).into_drawing_area();
+    let mut svg = String::new();
+    let area =
+        SVGBackend::with_string(&mut svg, (WIDTH, charts.iter().map(height).sum())).into_drawing_area();
     area.fill(&WHITE).map_err(|error| failed(&error))?;
     let mut rest = area.clone();
     for chart in charts {
@@ -152,7 +151,9 @@ pub fn bars(path: &Path, charts: &[Bars]) -> Result<()> {
         draw_bars(&here, chart).map_err(|error| failed(&error))?;
         rest = below;
     }
-    area.present().map_err(|error| failed(&error))
+    area.present().map_err(|error| failed(&error))?;
+    drop((area, rest));
+    picture::write(path, &svg)
 }
 
 fn draw_bars(area: &DrawingArea<SVGBackend, Shift>, Bars { title, unit, bars }: &Bars) -> Drawn {

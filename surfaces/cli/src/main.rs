@@ -6,6 +6,7 @@ mod chart;
 mod commands;
 mod output;
 mod parse;
+mod picture;
 
 use clap::Parser;
 

@@ -14,6 +14,7 @@ use super::open;
 use crate::args::{Cli, PlanArgs};
 use crate::chart::{self, Corner, Line, Panel};
 use crate::output::{Out, span, table};
+use crate::picture;
 use case::Case;
 pub use due::due;
 use failures::failures;
@@ -30,7 +31,7 @@ fn history_of(cli: &Cli, app: &str) -> Result<History> {
 
 pub fn plan(cli: &Cli, out: &Out, args: &PlanArgs) -> Result<u8> {
     if let Some(path) = &args.plot {
-        chart::check_name(path)?;
+        picture::check_name(path)?;
     }
     if let Some(machine) = &args.reproduce {
         return reproduce::reproduce(out, machine, args.plot.as_deref());

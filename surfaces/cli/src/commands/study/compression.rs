@@ -12,6 +12,7 @@ use crate::args::{Cli, CompressionArgs};
 use crate::chart::{self, Bars};
 use crate::commands::keep::Settled;
 use crate::output::{Out, size, table};
+use crate::picture;
 
 const TOOLS: [Tool; 9] = [
     Tool::Ours,
@@ -74,7 +75,7 @@ impl Row {
 
 pub fn compression(cli: &Cli, out: &Out, args: &CompressionArgs) -> Result<u8> {
     if let Some(path) = &args.plot {
-        chart::check_name(path)?;
+        picture::check_name(path)?;
     }
     let settled = Settled::of(cli, args.write_policy.as_deref())?;
     let checkpoints = args.checkpoints_per_restart;

@@ -9,6 +9,7 @@ use crate::args::{Cli, SimilarityArgs};
 use crate::chart::{self, Bars};
 use crate::commands::keep::Settled;
 use crate::output::{Out, size, table};
+use crate::picture;
 
 /// One way to cut, and what it found.
 struct Found {
@@ -19,7 +20,7 @@ struct Found {
 
 pub fn similarity(cli: &Cli, out: &Out, args: &SimilarityArgs) -> Result<u8> {
     if let Some(path) = &args.plot {
-        chart::check_name(path)?;
+        picture::check_name(path)?;
     }
     let settled = Settled::of(cli, args.write_policy.as_deref())?;
     let ways = if args.sweep { sweep() } else { usual() };
