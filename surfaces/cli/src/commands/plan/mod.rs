@@ -42,6 +42,9 @@ pub fn plan(cli: &Cli, out: &Out, args: &PlanArgs) -> Result<u8> {
     let (_, least) = case.job().map_err(refused)?;
     let (job, best) = case.best().map_err(refused)?;
     let young = Interval::young(&job).map_err(refused)?;
+    if job.mtti < job.checkpoint {
+        out.note("the job is interrupted more often than a checkpoint can be written: it hardly gets on, and the figures are at the limit of the model");
+    }
     let levers = case.levers();
     let verdict = case.verdict().map_err(refused)?;
     if let Some(path) = &args.plot {

@@ -116,15 +116,15 @@ pub fn compression(cli: &Cli, out: &Out, args: &CompressionArgs) -> Result<u8> {
     let groups = groups.into_iter().map(|(name, all)| Ok(Group { name, rows: made(all)? }));
     let groups = groups.collect::<Result<Vec<Group>>>()?;
     let rate = store_rate(args)?;
-    if let Some(path) = &args.plot {
-        chart::bars(path, &figures(&rows))?;
-    }
     let (advice, coding) = advice(&rows, rate);
     show(out, args, &rows, &groups, rate, &advice);
     match (settled, coding) {
         (Some(settled), Some(coding)) => settled.change(out, &|saving| saving.coding = coding)?,
         (Some(_), None) => out.note("nothing was settled: the speed of the store is not known"),
         (None, _) => {}
+    }
+    if let Some(path) = &args.plot {
+        chart::bars(path, &figures(&rows))?;
     }
     Ok(0)
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use stdchk::study::{self, Cuts, Figures, WindowHash};
-use stdchk::{Chunking, Result};
+use stdchk::{Chunking, Error, Result};
 
 use crate::args::{Cli, SimilarityArgs};
 use crate::chart::{self, Bars};
@@ -27,6 +27,11 @@ pub fn similarity(cli: &Cli, out: &Out, args: &SimilarityArgs) -> Result<u8> {
     let length =
         |path: &std::path::PathBuf| std::fs::metadata(path).map_or(0, |file| file.len().min(args.limit));
     let once: u64 = args.files.iter().map(length).sum();
+    if once == 0 {
+        return Err(Error::invalid(
+            "there is nothing to compare: the files are empty, or pipes, which can be read only once",
+        ));
+    }
     let bar = out.progress("studying", once * (ways.len() as u64 + 1));
     let told = |bytes| bar.inc(bytes);
     let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
@@ -37,15 +42,15 @@ pub fn similarity(cli: &Cli, out: &Out, args: &SimilarityArgs) -> Result<u8> {
         found.push(Found { name: cuts.to_string(), cuts: Some(cuts), figures });
     }
     bar.finish_and_clear();
-    if let Some(path) = &args.plot {
-        let bars = found.iter().map(|one| (one.name.clone(), 100.0 * one.figures.similarity)).collect();
-        let title = "Found in the file before";
-        chart::bars(path, &[Bars { title, unit: "per cent of the bytes", bars }])?;
-    }
     let (advice, chunking) = advice(&found);
     show(out, &found, &advice);
     if let Some(settled) = settled {
         settled.change(out, &|saving| saving.chunking = chunking)?;
+    }
+    if let Some(path) = &args.plot {
+        let bars = found.iter().map(|one| (one.name.clone(), 100.0 * one.figures.similarity)).collect();
+        let title = "Found in the file before";
+        chart::bars(path, &[Bars { title, unit: "per cent of the bytes", bars }])?;
     }
     Ok(0)
 }
