@@ -27,7 +27,7 @@ pub fn similarity(cli: &Cli, out: &Out, args: &SimilarityArgs) -> Result<u8> {
     let length =
         |path: &std::path::PathBuf| std::fs::metadata(path).map_or(0, |file| file.len().min(args.limit));
     let once: u64 = args.files.iter().map(length).sum();
-    if once == 0 {
+    if once == 0 && args.files.iter().all(|path| path.exists()) {
         return Err(Error::invalid(
             "there is nothing to compare: the files are empty, or pipes, which can be read only once",
         ));
