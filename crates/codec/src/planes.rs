@@ -25,6 +25,48 @@ pub fn join(width: u8, planes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Where planes are cut for an entropy coder, so that each part has statistics of its own: the ends of the parts. Planes that look like noise
+/// stay together, since the longer noise is, the faster it is passed over; the rest belongs to the last plane.
+pub fn parts(width: u8, planes: &[u8]) -> Vec<usize> {
+    let width = usize::from(width.max(1));
+    let count = planes.len() / width;
+    let noisy = |plane: usize| is_noise(&planes[plane * count..(plane + 1) * count]);
+    let mut ends = Vec::with_capacity(width);
+    let mut before = noisy(0);
+    for plane in 1..width {
+        let noise = noisy(plane);
+        if !(before && noise) {
+            ends.push(plane * count);
+        }
+        before = noise;
+    }
+    ends.push(planes.len());
+    ends
+}
+
+/// Bytes of each of the slices from which a plane is judged, and how many there are.
+const LOOK: usize = 256;
+const LOOKS: usize = 4;
+
+/// Whether all bytes come about equally often, and seldom twice in a row. What is shorter than the slices is not judged.
+fn is_noise(plane: &[u8]) -> bool {
+    const TOTAL: u32 = (LOOK * LOOKS) as u32;
+    // Pairs of equal bytes that noise has among so many, and a sixth more.
+    const PAIRS: u32 = TOTAL + (TOTAL * (TOTAL - 1) / 256);
+    if plane.len() < LOOK * LOOKS {
+        return false;
+    }
+    let step = (plane.len() - LOOK) / (LOOKS - 1);
+    let (mut counts, mut repeated) = ([0u32; 256], 0);
+    for look in 0..LOOKS {
+        let slice = &plane[look * step..look * step + LOOK];
+        slice.iter().for_each(|&byte| counts[usize::from(byte)] += 1);
+        repeated += slice.iter().zip(&slice[1..]).map(|(a, b)| u32::from(a == b)).sum::<u32>();
+    }
+    let pairs: u32 = counts.iter().map(|count| count * count).sum();
+    pairs < PAIRS + PAIRS / 6 && repeated < TOTAL / 32
+}
+
 /// Elements whose bytes are exchanged together: a plane gets a word of eight bytes from them.
 const LANES: usize = 8;
 
@@ -146,6 +188,25 @@ mod tests {
                 assert_eq!(out[i % width * 21 + i / width], *byte, "width {width}, byte {i}");
             }
         }
+    }
+
+    #[test]
+    fn planes_are_cut_apart_but_for_noise() {
+        let mut x = 1u64;
+        let mut noise = || {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (x >> 33) as u8
+        };
+        let count = 4096;
+        let mut planes: Vec<u8> = (0..2 * count).map(|_| noise()).collect();
+        // As frequent as in noise, but in order; and few values.
+        planes.extend((0..count).map(|i| (i / 16) as u8));
+        planes.extend((0..count).map(|_| noise() % 7));
+        assert_eq!(parts(4, &planes), [2 * count, 3 * count, 4 * count]);
+        planes.extend([1, 2, 3]);
+        assert_eq!(parts(4, &planes), [2 * count, 3 * count, 4 * count + 3]);
+        assert_eq!(parts(0, &planes), [planes.len()]);
+        assert_eq!(parts(8, &[]), [0; 8]);
     }
 
     proptest! {

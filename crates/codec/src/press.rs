@@ -51,7 +51,6 @@ impl Press {
                 lz4_flex::block::compress_into(input, &mut self.packed).map_err(failed)?
             }
             Codec::Zstd => {
-                grow(&mut self.packed, zstd::zstd_safe::compress_bound(input.len()));
                 let compressor = match &mut self.zstd {
                     Some((made_for, compressor)) if *made_for == level => compressor,
                     other => {
@@ -59,7 +58,7 @@ impl Press {
                         &mut other.insert((level, made)).1
                     }
                 };
-                compressor.compress_to_buffer(input, &mut self.packed[..]).map_err(failed)?
+                frames(compressor, &planes::parts(coding.planes, input), input, &mut self.packed)?
             }
         };
         Ok((length < limit).then_some(&self.packed[..length]))
@@ -110,6 +109,23 @@ impl Press {
         let decompressor = self.unzstd.as_mut().expect("just made");
         decompressor.decompress_to_buffer(stored, out).map(|_| ()).map_err(failed)
     }
+}
+
+/// Compresses the parts of the input that end there into frames one behind the other; their length.
+fn frames(
+    compressor: &mut zstd::bulk::Compressor,
+    ends: &[usize],
+    input: &[u8],
+    packed: &mut Vec<u8>,
+) -> Result<usize> {
+    let (mut from, mut length) = (0, 0);
+    for &end in ends {
+        let part = &input[from..end];
+        grow(packed, length + zstd::zstd_safe::compress_bound(part.len()));
+        length += compressor.compress_to_buffer(part, &mut packed[length..]).map_err(failed)?;
+        from = end;
+    }
+    Ok(length)
 }
 
 /// Makes room, which is kept: clearing it anew for every run would cost as much as some compressors do.

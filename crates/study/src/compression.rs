@@ -199,7 +199,8 @@ fn bzipped(raw: &[u8], level: u32) -> Result<Vec<u8>> {
 
 /// What stdchk would store, run by run, on one thread.
 fn ours(raw: &[u8]) -> Result<Vec<Packed>> {
-    let mut advisor = Advisor::new(Preference::Auto(Prefer::Balanced));
+    let preference = Preference::Auto(Prefer::Balanced);
+    let mut advisor = Advisor::new(preference);
     // With nothing to wait for the smallest of its fast codings is chosen.
     let pace = Pace { threads: 1.0, look: 0.0, store: 0.0, store_known: false, little: true, restarts: 0.0 };
     let mut press = Press::new();
@@ -213,7 +214,7 @@ fn ours(raw: &[u8]) -> Result<Vec<Packed>> {
         let choice = advisor.choose(&pace, false);
         let done = match choice.coding.is_none() {
             true => None,
-            false => press.compress(choice.coding, choice.level, run, Advisor::limit(run.len()))?,
+            false => press.compress(choice.coding, choice.level, run, preference.limit(run.len()))?,
         };
         packed.push(match done {
             Some(bytes) => Packed { bytes: bytes.to_vec(), raw: run.len(), coding: choice.coding },

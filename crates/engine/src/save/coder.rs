@@ -77,7 +77,7 @@ impl Job {
         }
         // Neither waiting nor trying counts.
         let begun = Instant::now();
-        let limit = Advisor::limit(run.bytes.len());
+        let limit = locked(&self.advisor).preference().limit(run.bytes.len());
         let packed = match &old {
             None => press.compress(choice.coding, choice.level, &run.bytes, limit)?,
             Some(old) => {
