@@ -25,20 +25,22 @@ pub fn join(width: u8, planes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Where planes are cut for an entropy coder, so that each part has statistics of its own: the ends of the parts. Planes that look like noise
-/// stay together, since the longer noise is, the faster it is passed over; the rest belongs to the last plane.
+/// Where planes are cut for an entropy coder, so that each part has statistics of its own: the ends of the parts. Neighbours that look alike stay together,
+/// since what repeats may be in both, and since noise is passed over the faster the longer it is. The rest that fills no element belongs to the
+/// last plane.
 pub fn parts(width: u8, planes: &[u8]) -> Vec<usize> {
     let width = usize::from(width.max(1));
     let count = planes.len() / width;
-    let noisy = |plane: usize| is_noise(&planes[plane * count..(plane + 1) * count]);
     let mut ends = Vec::with_capacity(width);
-    let mut before = noisy(0);
-    for plane in 1..width {
-        let noise = noisy(plane);
-        if !(before && noise) {
-            ends.push(plane * count);
+    if width > 1 && count >= LOOK * LOOKS {
+        let mut before = Face::of(&planes[..count]);
+        for plane in 1..width {
+            let face = Face::of(&planes[plane * count..(plane + 1) * count]);
+            if !face.is_like(&before) {
+                ends.push(plane * count);
+            }
+            before = face;
         }
-        before = noise;
     }
     ends.push(planes.len());
     ends
@@ -48,23 +50,38 @@ pub fn parts(width: u8, planes: &[u8]) -> Vec<usize> {
 const LOOK: usize = 256;
 const LOOKS: usize = 4;
 
-/// Whether all bytes come about equally often, and seldom twice in a row. What is shorter than the slices is not judged.
-fn is_noise(plane: &[u8]) -> bool {
-    const TOTAL: u32 = (LOOK * LOOKS) as u32;
-    // Pairs of equal bytes that noise has among so many, and a sixth more.
-    const PAIRS: u32 = TOTAL + (TOTAL * (TOTAL - 1) / 256);
-    if plane.len() < LOOK * LOOKS {
-        return false;
+/// What a plane looks like in some slices of it.
+struct Face {
+    counts: [u32; 256],
+    /// Bytes that are like the one before.
+    repeated: u32,
+}
+
+impl Face {
+    fn of(plane: &[u8]) -> Face {
+        let step = (plane.len() - LOOK) / (LOOKS - 1);
+        let mut face = Face { counts: [0; 256], repeated: 0 };
+        for look in 0..LOOKS {
+            let slice = &plane[look * step..look * step + LOOK];
+            slice.iter().for_each(|&byte| face.counts[usize::from(byte)] += 1);
+            face.repeated += slice.iter().zip(&slice[1..]).map(|(a, b)| u32::from(a == b)).sum::<u32>();
+        }
+        face
     }
-    let step = (plane.len() - LOOK) / (LOOKS - 1);
-    let (mut counts, mut repeated) = ([0u32; 256], 0);
-    for look in 0..LOOKS {
-        let slice = &plane[look * step..look * step + LOOK];
-        slice.iter().for_each(|&byte| counts[usize::from(byte)] += 1);
-        repeated += slice.iter().zip(&slice[1..]).map(|(a, b)| u32::from(a == b)).sum::<u32>();
+
+    /// Pairs of different bytes of the slices that have the same value: what a small sample shows of how often a value comes is left as it is.
+    fn pairs(&self) -> u32 {
+        self.counts.iter().map(|count| count * count.saturating_sub(1)).sum()
     }
-    let pairs: u32 = counts.iter().map(|count| count * count).sum();
-    pairs < PAIRS + PAIRS / 6 && repeated < TOTAL / 32
+
+    /// Whether the same values are about as frequent (the angle between both, of which the cosine is 0.9), and repeat as often: what counts through all
+    /// values has them as often as noise does.
+    fn is_like(&self, other: &Face) -> bool {
+        let both: u32 = self.counts.iter().zip(&other.counts).map(|(a, b)| a * b).sum();
+        let alone = f64::from(self.pairs()) * f64::from(other.pairs());
+        let apart = self.repeated.abs_diff(other.repeated);
+        f64::from(both) >= 0.9 * alone.sqrt() && apart < (LOOK * LOOKS / 16) as u32
+    }
 }
 
 /// Elements whose bytes are exchanged together: a plane gets a word of eight bytes from them.
@@ -191,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn planes_are_cut_apart_but_for_noise() {
+    fn planes_are_cut_where_they_differ() {
         let mut x = 1u64;
         let mut noise = || {
             x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -206,7 +223,10 @@ mod tests {
         planes.extend([1, 2, 3]);
         assert_eq!(parts(4, &planes), [2 * count, 3 * count, 4 * count + 3]);
         assert_eq!(parts(0, &planes), [planes.len()]);
-        assert_eq!(parts(8, &[]), [0; 8]);
+        // Too short for codes of their own, and all of one kind.
+        assert_eq!(parts(4, &planes[..4000]), [4000]);
+        assert_eq!(parts(8, &[]), [0]);
+        assert_eq!(parts(2, &vec![7; 10_000]), [10_000]);
     }
 
     proptest! {

@@ -1,25 +1,28 @@
 //! The papers' experiments on the user's own data: what `stdchk-study` measures, and beside it what stdchk itself finds.
 
+use std::io::Read;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 pub use stdchk_study::{
-    Cuts, Figures, Pressed, Progress, Tool, WindowHash, compression, similarity, write_rate,
+    Cuts, Figures, Input, Pressed, Progress, Tool, WindowHash, compression, similarity, write_rate,
 };
 
 use stdchk_catalog::Durability;
 use stdchk_codec::Preference;
 use stdchk_engine::session::random_u64;
+use stdchk_object::error::Context;
 use stdchk_object::member::Tally;
 use stdchk_object::pack::{ChunkKind, Coding};
 use stdchk_object::{AppName, Error, Result};
 
 use crate::{Repository, SaveOptions};
 
-/// What stdchk finds of each file in those before it: they are saved one after the other into a repository of their own below `scratch`,
-/// which is removed at the end. The lengths of chunks are those of all that were stored.
-pub fn ours(files: &[PathBuf], limit: u64, scratch: &Path, progress: Progress) -> Result<Figures> {
+/// What stdchk finds of each file in the one before it: they are saved one after the other into a repository of their own below `scratch`,
+/// which is removed at the end, and soon after `stop` is set. The lengths of chunks are those of all that were stored.
+pub fn ours(files: &[Input], scratch: &Path, stop: &AtomicBool, progress: Progress) -> Result<Figures> {
     if files.len() < 2 {
         return Err(Error::invalid("two files or more are needed: each is compared with the one before it"));
     }
@@ -29,20 +32,20 @@ pub fn ours(files: &[PathBuf], limit: u64, scratch: &Path, progress: Progress) -
     let app = AppName::new("study")?;
     let (mut bytes, mut shares, mut zeros_before) = (0, Vec::new(), false);
     let begun = Instant::now();
-    for (step, path) in files.iter().enumerate() {
+    for (step, file) in files.iter().enumerate() {
         let mut options = SaveOptions { durability: Durability::Staged, ..SaveOptions::default() };
         options.coding = Some(Preference::Fixed(Coding::NONE, 0));
-        let cannot = |error| Error::io(format!("cannot study {}", path.display()), error);
-        let file = std::fs::File::open(path).map_err(cannot)?;
+        let what = || format!("cannot study {}", file.path().display());
+        let mut reading = Stoppable { inner: file.read().context(what)?, stop };
         let mut save = repository.save(&app, step as u64, options)?;
-        save.add_stream("file", &mut std::io::Read::take(file, limit), progress)?;
+        save.add_stream("file", &mut reading, progress).map_err(|error| error.within(what()))?;
         let entry = save.commit()?.entry;
         let tally = Tally::from(entry.tally);
         if step > 0 && entry.bytes > 0 {
             let zeros = if zeros_before { tally.zero } else { 0 };
             shares.push((tally.shared + zeros) as f64 / entry.bytes as f64);
         }
-        zeros_before |= tally.zero > 0;
+        zeros_before = tally.zero > 0;
         bytes += entry.bytes;
     }
     let seconds = begun.elapsed().as_secs_f64().max(1e-9);
@@ -73,6 +76,21 @@ fn stored_lengths(repository: &Repository) -> Result<Vec<u32>> {
         }
     }
     Ok(lengths)
+}
+
+/// Ends with an error once it is told to stop.
+struct Stoppable<'s, R> {
+    inner: R,
+    stop: &'s AtomicBool,
+}
+
+impl<R: Read> Read for Stoppable<'_, R> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(std::io::Error::other("it was stopped"));
+        }
+        self.inner.read(out)
+    }
 }
 
 /// A folder that is removed at the end.

@@ -1,6 +1,5 @@
 //! How well and how fast compressors do on files (the compression paper, section IV.B, figures 1 and 2).
 
-use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Instant;
@@ -9,6 +8,7 @@ use stdchk_codec::{Advisor, Pace, Prefer, Preference, Press, try_codings};
 use stdchk_object::error::Context;
 use stdchk_object::{Error, Result};
 
+use crate::Input;
 use crate::similarity::Progress;
 
 /// A compressor and its level.
@@ -89,16 +89,10 @@ const PARALLEL_PIECE: usize = 500_000;
 /// Runs of stdchk.
 const RUN: usize = 256 << 10;
 
-/// Compresses at most `limit` bytes of a file in pieces of 8 MiB, brings them back, and compares. `threads` are for what is parallel.
-pub fn compression(
-    path: &Path,
-    tool: Tool,
-    limit: u64,
-    threads: usize,
-    progress: Progress,
-) -> Result<Pressed> {
-    let what = || format!("cannot study {}", path.display());
-    let mut file = File::open(path).context(what)?.take(limit);
+/// Compresses a file in pieces of 8 MiB, brings them back, and compares. `threads` are for what is parallel.
+pub fn compression(input: &Input, tool: Tool, threads: usize, progress: Progress) -> Result<Pressed> {
+    let what = || format!("cannot study {}", input.path().display());
+    let mut file = input.read().context(what)?;
     let mut sum = Pressed::default();
     let mut piece = Vec::with_capacity(PIECE);
     loop {
@@ -251,17 +245,15 @@ fn failed(error: impl std::fmt::Display) -> Error {
 
 /// Writes `bytes` bytes that do not compress into a file in `folder`, and syncs it; bytes a second.
 pub fn write_rate(folder: &Path, bytes: u64) -> Result<f64> {
-    let path = folder.join(format!(".stdchk-study-{}.probe", std::process::id()));
-    let measured = write_probe(&path, bytes);
-    let _ = std::fs::remove_file(&path);
-    measured.context(|| format!("cannot measure how fast {} is", folder.display()))
+    write_probe(folder, bytes).context(|| format!("cannot measure how fast {} is", folder.display()))
 }
 
-fn write_probe(path: &Path, bytes: u64) -> std::io::Result<f64> {
+fn write_probe(folder: &Path, bytes: u64) -> std::io::Result<f64> {
     let mut noise = vec![0u8; 1 << 20];
     blake3::Hasher::new().finalize_xof().fill(&mut noise);
+    // Nothing is left of it, whenever this ends.
+    let mut file = tempfile::tempfile_in(folder)?;
     let begun = Instant::now();
-    let mut file = File::create(path)?;
     for at in 0..bytes.div_ceil(1 << 20) {
         noise[..8].copy_from_slice(&at.to_le_bytes());
         file.write_all(&noise)?;

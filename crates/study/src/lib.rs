@@ -6,9 +6,11 @@
 
 pub mod compression;
 pub mod cuts;
+pub mod input;
 pub mod rabin;
 pub mod similarity;
 
 pub use compression::{Pressed, Tool, compression, write_rate};
 pub use cuts::{Cuts, WindowHash};
+pub use input::Input;
 pub use similarity::{Figures, Progress, similarity};

@@ -1,13 +1,12 @@
 //! How much of a file is found in the one before it (the stdchk paper, section V.C, tables 3 to 7).
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::path::PathBuf;
 use std::time::Instant;
 
 use stdchk_object::error::Context;
 use stdchk_object::{Error, Result};
 
+use crate::Input;
 use crate::cuts::Cuts;
 
 /// What one way to cut found.
@@ -41,9 +40,8 @@ struct OneFile {
     longest: u64,
 }
 
-/// Cuts files that follow each other, and compares each with the one before. Of each file at most `limit` bytes are read; memory is
-/// that of the hashes of two files.
-pub fn similarity(files: &[PathBuf], cuts: &Cuts, limit: u64, progress: Progress) -> Result<Figures> {
+/// Cuts files that follow each other, and compares each with the one before. Memory is that of the hashes of two files.
+pub fn similarity(files: &[Input], cuts: &Cuts, progress: Progress) -> Result<Figures> {
     cuts.check()?;
     if files.len() < 2 {
         return Err(Error::invalid("two files or more are needed: each is compared with the one before it"));
@@ -52,8 +50,8 @@ pub fn similarity(files: &[PathBuf], cuts: &Cuts, limit: u64, progress: Progress
     let mut shares = Vec::with_capacity(files.len() - 1);
     let (mut bytes, mut chunks, mut shortest, mut longest) = (0u64, 0u64, 0.0, 0.0);
     let begun = Instant::now();
-    for path in files {
-        let file = one_file(path, cuts, before.as_ref(), limit, progress)?;
+    for file in files {
+        let file = one_file(file, cuts, before.as_ref(), progress)?;
         if before.is_some() && file.bytes > 0 {
             shares.push(file.found as f64 / file.bytes as f64);
         }
@@ -78,18 +76,11 @@ fn mean(shares: &[f64]) -> f64 {
     if shares.is_empty() { 0.0 } else { shares.iter().sum::<f64>() / shares.len() as f64 }
 }
 
-fn one_file(
-    path: &PathBuf,
-    cuts: &Cuts,
-    before: Option<&Known>,
-    limit: u64,
-    progress: Progress,
-) -> Result<OneFile> {
-    let what = || format!("cannot study {}", path.display());
-    let file = File::open(path).context(what)?;
+fn one_file(file: &Input, cuts: &Cuts, before: Option<&Known>, progress: Progress) -> Result<OneFile> {
+    let what = || format!("cannot study {}", file.path().display());
     let mut one = OneFile { shortest: u64::MAX, ..OneFile::default() };
     let mut untold = 0;
-    cuts.each(&mut std::io::Read::take(file, limit), &mut |chunk| {
+    cuts.each(&mut file.read().context(what)?, &mut |chunk| {
         let hash = blake3::hash(chunk);
         let hash = u128::from_le_bytes(*hash.as_bytes().first_chunk().expect("32 bytes"));
         let len = chunk.len() as u64;

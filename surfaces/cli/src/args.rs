@@ -549,10 +549,10 @@ pub struct CompressionArgs {
     /// Bytes of each file that are studied.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse::bytes)]
     pub limit: u64,
-    /// What the store takes from one process.
-    #[arg(long, value_name = "RATE", value_parser = parse::rate, conflicts_with = "measure")]
-    pub bandwidth: Option<u64>,
-    /// Measure it: write 256 MiB into this folder, and sync them.
+    /// What the store takes from one process; several, to compare stores, with commas or again.
+    #[arg(long, value_name = "RATE", value_parser = parse::rate, value_delimiter = ',')]
+    pub bandwidth: Vec<u64>,
+    /// Measure what the store takes: write 256 MiB into this folder, and sync them.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub measure: Option<PathBuf>,
     /// How many checkpoints are written for each that is read again.

@@ -8,6 +8,8 @@ mod output;
 mod parse;
 mod picture;
 
+use std::io::Write;
+
 use clap::Parser;
 
 use args::{Cli, LogFormat};
@@ -35,7 +37,8 @@ fn refuse(error: &clap::Error) -> std::process::ExitCode {
     if error.use_stderr() && std::env::args_os().any(|arg| arg == "--json") {
         let message = error.to_string();
         let first = message.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        println!("{}", serde_json::json!({ "error": { "kind": "invalid", "message": first } }));
+        let object = serde_json::json!({ "error": { "kind": "invalid", "message": first } });
+        let _ = writeln!(std::io::stdout(), "{object}");
     }
     std::process::ExitCode::from(error.exit_code() as u8)
 }

@@ -87,13 +87,13 @@ impl Out {
     /// Something that people may want to know.
     pub fn note(&self, text: &str) {
         if !self.quiet {
-            eprintln!("{text}");
+            say(text);
         }
     }
 
     /// Something that people should know.
     pub fn warn(&self, text: &str) {
-        eprintln!("warning: {text}");
+        say(&format!("warning: {text}"));
     }
 
     /// A failure.
@@ -101,7 +101,7 @@ impl Out {
         if self.json {
             self.object(&json!({ "error": { "kind": error.kind().as_str(), "message": error.to_string() } }));
         }
-        eprintln!("stdchk: {error}");
+        say(&format!("stdchk: {error}"));
     }
 
     /// A progress bar over `total` bytes, 0 where nobody knows how many; invisible where no terminal is attached.
@@ -114,6 +114,11 @@ impl Out {
         bar.enable_steady_tick(Duration::from_millis(200));
         bar
     }
+}
+
+/// A line for people. Whether anybody listens does not matter.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 const COUNTED: &str = "{msg} {binary_bytes}, {binary_bytes_per_sec}, {elapsed}";

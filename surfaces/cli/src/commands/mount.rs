@@ -2,7 +2,7 @@
 //! the one that answers the kernel, and starts it again when it has crashed.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -124,7 +124,7 @@ fn supervise(args: &MountArgs) -> Result<u8> {
         let (mut child, said) = start(again(if is_first { "server" } else { "successor" })?)?;
         pause = if said.is_some() { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
         if let (Some(line), true) = (said, is_first) {
-            println!("{}", line.trim_end());
+            let _ = writeln!(std::io::stdout(), "{}", line.trim_end());
             is_first = false;
         }
         let status = child.wait().map_err(|e| Error::io("cannot wait for the process of the mount", e))?;

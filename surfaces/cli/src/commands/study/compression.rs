@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use stdchk::model::Compression;
-use stdchk::study::{self, Pressed, Tool};
+use stdchk::study::{self, Input, Pressed, Tool};
 use stdchk::{Coding, Error, Preferred, Result, Wanted};
 
+use super::stores::{self, Store};
 use crate::args::{Cli, CompressionArgs};
 use crate::chart::{self, Bars};
 use crate::commands::keep::Settled;
@@ -25,8 +26,6 @@ const TOOLS: [Tool; 9] = [
     Tool::Xz(0),
     Tool::Xz(6),
 ];
-/// Bytes that are written to see how fast the store is.
-const PROBE: u64 = 256 << 20;
 
 /// Files that belong together, and what compressors do on them.
 struct Group {
@@ -51,9 +50,10 @@ fn grouped(files: &[PathBuf]) -> Vec<(String, Vec<&Path>)> {
 }
 
 /// A compressor, and the bandwidths of the store below which it pays.
-struct Row {
-    tool: Tool,
+pub struct Row {
+    pub tool: Tool,
     pressed: Pressed,
+    codec: Compression,
     /// When the commit waits for compression and then for the store, and restarts are counted.
     waited: f64,
     /// When compression and the store overlap.
@@ -69,7 +69,15 @@ impl Row {
             decompress: pressed.decompress(),
         };
         let waited = codec.break_even_of(checkpoints).map_err(refused)?;
-        Ok(Row { tool, pressed, waited, overlapped: codec.break_even_overlapped().map_err(refused)? })
+        let overlapped = codec.break_even_overlapped().map_err(refused)?;
+        Ok(Row { tool, pressed, codec, waited, overlapped })
+    }
+
+    /// How many times as long as without compression a commit takes on a store of that rate: when it waits for one stage after the other, and
+    /// when they overlap.
+    pub fn against_none(&self, rate: f64) -> (f64, f64) {
+        let factor = |seconds: stdchk::model::Result<f64>| seconds.map_or(f64::INFINITY, |s| s * rate);
+        (factor(self.codec.waited(1.0, rate)), factor(self.codec.overlapped(1.0, rate)))
     }
 }
 
@@ -84,17 +92,18 @@ pub fn compression(cli: &Cli, out: &Out, args: &CompressionArgs) -> Result<u8> {
     }
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
     let groups = grouped(&args.files);
-    let length = |path: &&Path| std::fs::metadata(path).map_or(0, |file| file.len().min(args.limit));
-    let once: u64 = groups.iter().flat_map(|(_, paths)| paths).map(length).sum();
+    let groups = groups.into_iter().map(|(name, paths)| Ok((name, Input::all(&paths, args.limit)?)));
+    let groups = groups.collect::<Result<Vec<(String, Vec<Input>)>>>()?;
+    let once: u64 = groups.iter().flat_map(|(_, inputs)| inputs).map(Input::len).sum();
     let bar = out.progress("studying", once * TOOLS.len() as u64);
     let told = |bytes| bar.inc(bytes);
     let mut pressed: Vec<Vec<Pressed>> = Vec::new();
-    for (_, paths) in &groups {
+    for (_, inputs) in &groups {
         pressed.push(vec![Pressed::default(); TOOLS.len()]);
         let of_group = pressed.last_mut().expect("just pushed");
         for (tool, sum) in TOOLS.iter().zip(of_group) {
-            for path in paths {
-                sum.add(&study::compression(path, *tool, args.limit, threads, &told)?);
+            for input in inputs {
+                sum.add(&study::compression(input, *tool, threads, &told)?);
             }
         }
     }
@@ -115,12 +124,15 @@ pub fn compression(cli: &Cli, out: &Out, args: &CompressionArgs) -> Result<u8> {
     let rows = made(all)?;
     let groups = groups.into_iter().map(|(name, all)| Ok(Group { name, rows: made(all)? }));
     let groups = groups.collect::<Result<Vec<Group>>>()?;
-    let rate = store_rate(args)?;
-    let (advice, coding) = advice(&rows, rate);
-    show(out, args, &rows, &groups, rate, &advice);
+    let stores = stores::stores(args)?;
+    let (advice, coding) = advice(&rows, &stores);
+    show(out, args, &rows, &groups, &stores, &advice);
     match (settled, coding) {
         (Some(settled), Some(coding)) => settled.change(out, &|saving| saving.coding = coding)?,
-        (Some(_), None) => out.note("nothing was settled: the speed of the store is not known"),
+        (Some(_), None) if stores.is_empty() => {
+            out.note("nothing was settled: the speed of the store is not known");
+        }
+        (Some(_), None) => out.note("nothing was settled: stores of several speeds were given"),
         (None, _) => {}
     }
     if let Some(path) = &args.plot {
@@ -143,21 +155,12 @@ fn figures(rows: &[Row]) -> Vec<Bars> {
     ]
 }
 
-/// What the store takes: given, measured where checkpoints would go, or unknown.
-fn store_rate(args: &CompressionArgs) -> Result<Option<f64>> {
-    match (&args.bandwidth, &args.measure) {
-        (Some(rate), _) => Ok(Some(*rate as f64)),
-        (None, Some(folder)) => study::write_rate(folder, PROBE).map(Some),
-        (None, None) => Ok(None),
-    }
-}
-
-fn show(out: &Out, args: &CompressionArgs, rows: &[Row], groups: &[Group], rate: Option<f64>, advice: &str) {
+fn show(out: &Out, args: &CompressionArgs, rows: &[Row], groups: &[Group], stores: &[Store], advice: &str) {
     if out.json {
         let all = |rows: &[Row]| rows.iter().map(as_json).collect::<Vec<_>>();
         out.object(&json!({
             "tools": all(rows), "groups": groups.iter().map(|group| json!({ "name": group.name, "tools": all(&group.rows) })).collect::<Vec<_>>(),
-            "store_bytes_per_s": rate, "checkpoints_per_restart": args.checkpoints_per_restart, "advice": advice,
+            "stores": stores.iter().map(|store| store_as_json(rows, store)).collect::<Vec<_>>(), "checkpoints_per_restart": args.checkpoints_per_restart, "advice": advice,
         }));
         return;
     }
@@ -170,8 +173,20 @@ fn show(out: &Out, args: &CompressionArgs, rows: &[Row], groups: &[Group], rate:
             &break_evens(groups),
         ));
     }
+    if !stores.is_empty() {
+        out.line("");
+        out.line(&stores::against_none(rows, stores));
+    }
     out.line("");
     out.line(advice);
+}
+
+fn store_as_json(rows: &[Row], store: &Store) -> serde_json::Value {
+    let times = rows.iter().map(|row| {
+        let (waited, overlapped) = row.against_none(store.rate);
+        json!({ "what": row.tool.to_string(), "waited": waited, "overlapped": overlapped })
+    });
+    json!({ "bytes_per_s": store.rate, "measured": store.measured, "commit_against_none": times.collect::<Vec<_>>() })
 }
 
 /// The paper's table I: the break-even points of groups.
@@ -180,14 +195,13 @@ fn break_evens(groups: &[Group]) -> Vec<Vec<String>> {
         let row = |tool| group.rows.iter().find(|row| row.tool == tool).expect("every tool is tried");
         let mut cells = vec![group.name.clone(), format!("{:.1} %", 100.0 * row(Tool::Ours).pressed.saved())];
         let tools = [Tool::Ours, Tool::Zlib(1), Tool::ParallelBzip2(1)];
-        cells.extend(tools.map(|tool| format!("{}/s", size(row(tool).waited as u64))));
+        cells.extend(tools.map(|tool| speed(row(tool).waited)));
         cells
     };
     groups.iter().map(of).collect()
 }
 
 fn cells(row: &Row) -> Vec<String> {
-    let speed = |rate: f64| format!("{}/s", size(rate as u64));
     let rates = [row.pressed.compress(), row.pressed.decompress(), row.waited, row.overlapped];
     let mut cells = vec![row.tool.to_string(), format!("{:.1} %", 100.0 * row.pressed.saved())];
     cells.extend(rates.map(speed));
@@ -202,39 +216,70 @@ fn as_json(row: &Row) -> serde_json::Value {
     })
 }
 
+/// Where less is saved, nothing is.
+const LITTLE: f64 = 0.03;
+
 /// What to do about it: in words, and if it is known, how to code; nothing for what is automatic.
-fn advice(rows: &[Row], rate: Option<f64>) -> (String, Option<Option<Wanted>>) {
+fn advice(rows: &[Row], stores: &[Store]) -> (String, Option<Option<Wanted>>) {
     let ours = &rows[0];
     let saved = 100.0 * ours.pressed.saved();
-    let speed = |rate: f64| format!("{}/s", size(rate as u64));
-    if saved < 3.0 {
-        let text = "These files do not compress: save with --compress none.".to_owned();
+    let most = rows.iter().max_by(|a, b| a.pressed.saved().total_cmp(&b.pressed.saved())).expect("tools");
+    if ours.pressed.saved() < LITTLE {
+        let mut text = "These files do not compress: save with --compress none.".to_owned();
+        if most.pressed.saved() >= LITTLE {
+            text = format!(
+                "stdchk's fast codings save nothing of these files: save with --compress none. {} saves {:.0} %, at {}.",
+                most.tool,
+                100.0 * most.pressed.saved(),
+                speed(most.pressed.compress())
+            );
+        }
         return (text, Some(Some(Wanted::Fixed(Coding::NONE, 1))));
     }
-    let Some(rate) = rate else {
+    let text = format!("stdchk saves {saved:.0} % of these files.");
+    if stores.is_empty() {
         let text = format!(
-            "stdchk saves {saved:.0} % of these files. That shortens a commit on stores that take less than {} from each thread that \
+            "{text} That shortens a commit on stores that take less than {} from each thread that \
              compresses; --bandwidth RATE or --measure DIR says on which side yours is.",
             speed(ours.overlapped)
         );
         return (text, None);
-    };
-    if rate < ours.overlapped {
-        let text = format!(
-            "stdchk saves {saved:.0} % of these files, and the store takes {}, less than the {} that one thread compresses: \
-             --compress auto will compress, and shortens commits by it.",
-            speed(rate),
-            speed(ours.overlapped)
-        );
-        return (text, Some(None));
     }
-    let text = format!(
-        "stdchk saves {saved:.0} % of these files, but the store takes {}, more than the {} that one thread compresses: unless several \
-         threads do, compressing makes commits longer. --prefer time leaves it, --prefer space does it all the same.",
-        speed(rate),
-        speed(ours.overlapped)
-    );
-    (text, Some(Some(Wanted::Prefer(Preferred::Time))))
+    let verdicts: Vec<String> = stores.iter().map(|store| verdict(rows, *store)).collect();
+    let coding = stores::decisive(stores).map(|store| {
+        let pays = store.rate < ours.overlapped;
+        (!pays).then_some(Wanted::Prefer(Preferred::Time))
+    });
+    (format!("{text}\n{}", verdicts.join("\n")), coding)
+}
+
+/// Whether to compress for one store.
+fn verdict(rows: &[Row], store: Store) -> String {
+    let ours = &rows[0];
+    let measured = if store.measured { ", as measured" } else { "" };
+    let (rate, limit) = (speed(store.rate), speed(ours.overlapped));
+    let text = if store.rate < ours.overlapped {
+        format!(
+            "The store takes {rate}{measured}, less than the {limit} that one thread compresses: --compress auto will compress, and commits take x {:.2}.",
+            ours.against_none(store.rate).1
+        )
+    } else {
+        format!(
+            "The store takes {rate}{measured}, more than the {limit} that one thread compresses: unless several threads do, compressing makes \
+             commits longer. --prefer time leaves it, --prefer space does it all the same."
+        )
+    };
+    match stores::shortest(rows, store) {
+        Some((row, factor)) if row.tool != ours.tool => {
+            format!("{text} Of all compressors {} gives the shortest, x {factor:.2}.", row.tool)
+        }
+        Some(_) => format!("{text} No other compressor gives shorter ones."),
+        None => text,
+    }
+}
+
+fn speed(rate: f64) -> String {
+    format!("{}/s", size(rate as u64))
 }
 
 #[cfg(test)]
@@ -254,10 +299,18 @@ mod tests {
     fn advice_follows_the_store() {
         let pressed = Pressed { raw: 1000, packed: 500, compress_s: 1e-6, decompress_s: 1e-6 };
         let row = |pressed| vec![Row::new(Tool::Ours, pressed, 1.0).unwrap()];
-        assert!(advice(&row(pressed), Some(1e8)).0.contains("will compress"));
-        assert_eq!(advice(&row(pressed), Some(1e10)).1, Some(Some(Wanted::Prefer(Preferred::Time))));
-        assert!(advice(&row(pressed), None).0.contains("--bandwidth"));
+        let stores =
+            |rates: &[f64]| rates.iter().map(|&rate| Store { rate, measured: false }).collect::<Vec<_>>();
+        let advice = |pressed, rates: &[f64]| advice(&row(pressed), &stores(rates));
+        assert!(advice(pressed, &[1e8]).0.contains("will compress"));
+        assert_eq!(advice(pressed, &[1e10]).1, Some(Some(Wanted::Prefer(Preferred::Time))));
+        assert!(advice(pressed, &[]).0.contains("--bandwidth"));
+        let (text, coding) = advice(pressed, &[1e8, 1e10]);
+        assert!(
+            text.contains("will compress") && text.contains("--prefer time") && coding.is_none(),
+            "{text}"
+        );
         let noise = Pressed { packed: 1000, ..pressed };
-        assert!(advice(&row(noise), None).0.contains("do not compress"));
+        assert!(advice(noise, &[]).0.contains("do not compress"));
     }
 }

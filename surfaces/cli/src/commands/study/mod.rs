@@ -2,6 +2,8 @@
 
 mod compression;
 mod similarity;
+mod stops;
+mod stores;
 
 pub use compression::compression;
 pub use similarity::similarity;

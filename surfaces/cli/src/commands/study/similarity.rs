@@ -2,9 +2,10 @@
 
 use serde_json::json;
 
-use stdchk::study::{self, Cuts, Figures, WindowHash};
+use stdchk::study::{self, Cuts, Figures, Input, WindowHash};
 use stdchk::{Chunking, Error, Result};
 
+use super::stops::Stops;
 use crate::args::{Cli, SimilarityArgs};
 use crate::chart::{self, Bars};
 use crate::commands::keep::Settled;
@@ -24,26 +25,31 @@ pub fn similarity(cli: &Cli, out: &Out, args: &SimilarityArgs) -> Result<u8> {
     }
     let settled = Settled::of(cli, args.write_policy.as_deref())?;
     let ways = if args.sweep { sweep() } else { usual() };
-    let length =
-        |path: &std::path::PathBuf| std::fs::metadata(path).map_or(0, |file| file.len().min(args.limit));
-    let once: u64 = args.files.iter().map(length).sum();
-    if once == 0 && args.files.iter().all(|path| path.exists()) {
-        return Err(Error::invalid(
-            "there is nothing to compare: the files are empty, or pipes, which can be read only once",
-        ));
+    let inputs = Input::all(&args.files, args.limit)?;
+    let once: u64 = inputs.iter().map(Input::len).sum();
+    if once == 0 {
+        return Err(Error::invalid("the files are empty: there is nothing to compare"));
     }
     let bar = out.progress("studying", once * (ways.len() as u64 + 1));
     let told = |bytes| bar.inc(bytes);
     let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
-    let figures = study::ours(&args.files, args.limit, &scratch, &told)?;
+    let figures = {
+        // What was saved meanwhile is not left behind.
+        let stops = Stops::new()?;
+        let figures = study::ours(&inputs, &scratch, &stops.asked, &told);
+        if let Some(code) = stops.code() {
+            return Ok(code);
+        }
+        figures?
+    };
     let mut found = vec![Found { name: "stdchk".to_owned(), cuts: None, figures }];
     for cuts in ways {
-        let figures = study::similarity(&args.files, &cuts, args.limit, &told)?;
+        let figures = study::similarity(&inputs, &cuts, &told)?;
         found.push(Found { name: cuts.to_string(), cuts: Some(cuts), figures });
     }
     bar.finish_and_clear();
     let (advice, chunking) = advice(&found);
-    show(out, &found, &advice);
+    show(out, &found, &inputs, &advice);
     if let Some(settled) = settled {
         settled.change(out, &|saving| saving.chunking = chunking)?;
     }
@@ -87,7 +93,10 @@ fn sweep() -> Vec<Cuts> {
     ways
 }
 
-fn show(out: &Out, found: &[Found], advice: &str) {
+/// The paper's tables 3 and 4: what was studied, and what was found.
+fn show(out: &Out, found: &[Found], inputs: &[Input], advice: &str) {
+    let bytes: u64 = inputs.iter().map(Input::len).sum();
+    let mean = bytes / inputs.len() as u64;
     if out.json {
         let way = |one: &Found| {
             let Figures { similarity, throughput, mean, shortest, longest } = one.figures;
@@ -96,9 +105,11 @@ fn show(out: &Out, found: &[Found], advice: &str) {
                 "shortest_chunk_bytes": shortest, "longest_chunk_bytes": longest,
             })
         };
-        out.object(&json!({ "ways": found.iter().map(way).collect::<Vec<_>>(), "advice": advice }));
+        out.object(&json!({ "files": inputs.len(), "mean_bytes": mean, "ways": found.iter().map(way).collect::<Vec<_>>(), "advice": advice }));
         return;
     }
+    out.line(&format!("{} files of {} on average", inputs.len(), size(mean)));
+    out.line("");
     let row = |one: &Found| {
         let Figures { similarity, throughput, mean, shortest, longest } = one.figures;
         let mut cells = vec![one.name.clone(), format!("{:.1} %", 100.0 * similarity)];

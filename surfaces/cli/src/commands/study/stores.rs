@@ -1,0 +1,62 @@
+//! The stores that compressors are judged by: given bandwidths, and one that is measured.
+
+use stdchk::Result;
+use stdchk::study;
+
+use super::compression::Row;
+use crate::args::CompressionArgs;
+use crate::output::{size, table};
+
+/// Bytes that are written to see how fast a store is.
+const PROBE: u64 = 256 << 20;
+
+/// What a store takes from one process.
+#[derive(Clone, Copy, Debug)]
+pub struct Store {
+    /// Bytes a second.
+    pub rate: f64,
+    /// Whether it was measured, where checkpoints would go.
+    pub measured: bool,
+}
+
+/// All that are to be judged by, the measured one first.
+pub fn stores(args: &CompressionArgs) -> Result<Vec<Store>> {
+    let measured = args.measure.iter().map(|folder| study::write_rate(folder, PROBE));
+    let measured = measured.map(|rate| Ok(Store { rate: rate?, measured: true }));
+    let given = args.bandwidth.iter().map(|&rate| Ok(Store { rate: rate as f64, measured: false }));
+    measured.chain(given).collect()
+}
+
+/// The store that something can be settled for: the one at hand, or else the only one.
+pub fn decisive(stores: &[Store]) -> Option<Store> {
+    stores.first().copied().filter(|store| store.measured || stores.len() == 1)
+}
+
+/// How long the commit takes with each compressor at each store, without compression 1: waiting for one stage after the other, and overlapped.
+pub fn against_none(rows: &[Row], stores: &[Store]) -> String {
+    let name = |store: &Store| {
+        let rate = format!("{}/s", size(store.rate as u64));
+        if store.measured { format!("{rate}, MEASURED") } else { rate }
+    };
+    let names: Vec<String> = stores.iter().map(name).collect();
+    let mut head = vec!["COMMIT AGAINST NONE AT"];
+    head.extend(names.iter().map(String::as_str));
+    let line = |row: &Row| {
+        let cell = |store: &Store| {
+            let (waited, overlapped) = row.against_none(store.rate);
+            format!("{}, overlapped {}", factor(waited), factor(overlapped))
+        };
+        std::iter::once(row.tool.to_string()).chain(stores.iter().map(cell)).collect()
+    };
+    table(&head, &rows.iter().map(line).collect::<Vec<Vec<String>>>())
+}
+
+fn factor(factor: f64) -> String {
+    if factor < 9.995 { format!("x {factor:.2}") } else { format!("x {factor:.0}") }
+}
+
+/// The compressor with which a commit that overlaps with the store is shortest, and how long it takes, without one 1.
+pub fn shortest(rows: &[Row], store: Store) -> Option<(&Row, f64)> {
+    let all = rows.iter().map(|row| (row, row.against_none(store.rate).1));
+    all.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, factor)| *factor < 1.0)
+}
