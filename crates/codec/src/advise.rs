@@ -494,7 +494,7 @@ mod tests {
             assert_eq!(choice.coding.planes, 4, "{prefer:?}: {choice:?}");
             let mut press = Press::new();
             let packed = press.compress(choice.coding, choice.level, &weights, weights.len()).unwrap();
-            // 15 bits at least are noise, and so is the sign.
+            // The fraction, 23 of 32 bits, is noise, and so is the sign.
             let left = packed.unwrap().len() as f64 / weights.len() as f64;
             assert!((0.80..0.86).contains(&left), "{left}");
         }
