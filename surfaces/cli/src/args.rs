@@ -173,6 +173,7 @@ pub enum Verb {
         engine: EngineArgs,
     },
     /// Say how often to save, what that costs, and what would help most
+    #[command(mut_args(quantities_may_be_negative))]
     Plan(PlanArgs),
     /// Measure on your own files what the papers measured on theirs
     #[command(subcommand)]
@@ -599,6 +600,12 @@ pub struct DueArgs {
     pub mtti: Option<std::time::Duration>,
 }
 
+/// So that a quantity below zero is told to be none, and not taken for a flag that is not known.
+fn quantities_may_be_negative(arg: clap::Arg) -> clap::Arg {
+    let takes_value = arg.get_action().takes_values();
+    if takes_value { arg.allow_hyphen_values(true) } else { arg }
+}
+
 /// What is known of the job and its machine.
 #[derive(Args)]
 pub struct PlanArgs {
@@ -620,8 +627,8 @@ pub struct PlanArgs {
     /// What the store takes, all nodes together.
     #[arg(long, value_name = "RATE", value_parser = parse::rate, required_unless_present_any = ["app", "reproduce"])]
     pub bandwidth: Option<u64>,
-    /// Mean time between failures of one node.
-    #[arg(long, value_name = "TIME", value_parser = parse::duration, required_unless_present_any = ["app", "reproduce"])]
+    /// Mean time between failures of one node; with a trace of failures that of the trace, if it is not given.
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, required_unless_present_any = ["app", "reproduce", "failures"])]
     pub node_mtti: Option<std::time::Duration>,
     /// How long the job would run without checkpoints and failures; with --app a day, if it is not given.
     #[arg(long, value_name = "TIME", value_parser = parse::duration, required_unless_present_any = ["app", "reproduce"])]
@@ -663,10 +670,14 @@ pub struct PlanArgs {
     /// Also simulate so many runs.
     #[arg(long, value_name = "RUNS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub simulate: Option<u32>,
-    /// How failures come in the simulation: exponential, weibull:SHAPE, or a CSV file whose first column holds the seconds at
-    /// which the job failed.
-    #[arg(long, value_name = "HOW", default_value = "exponential", requires = "simulate")]
-    pub failures: String,
+    /// How failures come in the simulation: exponential (the default), weibull:SHAPE, or a CSV file with a line for each
+    /// interruption of the job, its time in seconds or as a date (2026-01-31 23:59:59, or 1/31/2026 23:59).
+    #[arg(long, value_name = "HOW", value_hint = ValueHint::FilePath, requires = "simulate")]
+    pub failures: Option<String>,
+    /// The column of the file with these times, by its name in the header or its number; by default the one whose name speaks of
+    /// a start or a time, or where there are no names the first that holds times.
+    #[arg(long, value_name = "COLUMN", requires = "failures")]
+    pub failures_column: Option<String>,
 }
 
 /// What to keep.

@@ -5,9 +5,11 @@
 
 mod ageing;
 mod cache;
+mod chunkings;
 mod contenders;
 mod discard;
 mod erasure;
+mod factors;
 mod inputs;
 mod mount;
 mod noise;
@@ -31,12 +33,14 @@ struct Bench {
 type Experiment = fn(&Bench);
 
 /// What is measured, in this order, unless `--only` names some.
-const EXPERIMENTS: [(&str, Experiment); 18] = [
+const EXPERIMENTS: [(&str, Experiment); 20] = [
     ("generated", |bench| series::measure(bench, &inputs::generated(&bench.dir, bench.mib))),
     ("unaligned", |bench| series::measure(bench, &inputs::unaligned(&bench.dir, bench.mib))),
     ("lammps", |bench| of_a_program(bench, inputs::gcore_of_lammps(&bench.dir))),
     ("restarts", |bench| of_a_program(bench, inputs::restarts_of_lammps(&bench.dir))),
     ("weights", |bench| series::measure(bench, &inputs::weights(&bench.dir))),
+    ("chunkings", chunkings::measure),
+    ("factors", factors::measure),
     ("ageing", ageing::hundred_versions),
     ("growth", ageing::growth),
     ("deleting", ageing::deleting),

@@ -42,7 +42,7 @@ impl Layer {
         down
     }
 
-    fn step(&mut self, time: i32) {
+    fn step(&mut self, time: i32, rate: f32) {
         let (beta1, beta2) = BETAS;
         let (bias1, bias2) = (1.0 - beta1.powi(time), 1.0 - beta2.powi(time));
         let moments = self.first.iter_mut().zip(&mut self.second);
@@ -52,7 +52,7 @@ impl Layer {
             let mean = *gradient / BATCH as f32;
             *first = beta1 * *first + (1.0 - beta1) * mean;
             *second = beta2 * *second + (1.0 - beta2) * mean * mean;
-            *weight -= RATE * (*first / bias1) / ((*second / bias2).sqrt() + EPSILON);
+            *weight -= rate * (*first / bias1) / ((*second / bias2).sqrt() + EPSILON);
             *gradient = 0.0;
         }
     }
@@ -78,6 +78,8 @@ pub struct Training {
     teacher: Layer,
     random: Random,
     time: i32,
+    /// How far a step goes.
+    pub rate: f32,
 }
 
 impl Training {
@@ -86,7 +88,7 @@ impl Training {
         let pairs = LAYERS.windows(2);
         let layers = pairs.map(|pair| Layer::new(pair[0], pair[1], &mut random)).collect();
         let teacher = Layer::new(LAYERS[0], LAYERS[3], &mut random);
-        Training { layers, teacher, random, time: 0 }
+        Training { layers, teacher, random, time: 0, rate: RATE }
     }
 
     /// Trains for some steps; the mean squared error of the last.
@@ -95,7 +97,7 @@ impl Training {
         for _ in 0..steps {
             error = (0..BATCH).map(|_| self.example()).sum::<f32>() / BATCH as f32;
             self.time += 1;
-            self.layers.iter_mut().for_each(|layer| layer.step(self.time));
+            self.layers.iter_mut().for_each(|layer| layer.step(self.time, self.rate));
         }
         error
     }

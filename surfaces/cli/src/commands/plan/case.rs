@@ -59,24 +59,27 @@ fn create_time(args: &PlanArgs) -> f64 {
 /// What the models make of a machine and a job.
 #[derive(Clone)]
 pub struct Case {
-    solve: f64,
-    mtti: f64,
-    startup: f64,
+    pub solve: f64,
+    pub mtti: f64,
+    pub startup: f64,
     /// Until all files or objects of a checkpoint are created.
-    create: f64,
-    restart: Option<f64>,
-    bytes: f64,
-    new: f64,
-    link: f64,
-    bisection: f64,
-    store: f64,
-    compression: Option<Compression>,
-    overlay: Option<Overlay>,
+    pub create: f64,
+    pub restart: Option<f64>,
+    pub bytes: f64,
+    /// The share of the bytes that is written.
+    pub new: f64,
+    pub nodes: f64,
+    pub link: f64,
+    pub bisection: f64,
+    pub store: f64,
+    pub compression: Option<Compression>,
+    pub overlay: Option<Overlay>,
 }
 
 impl Case {
-    /// From what the user says, and where that is silent, from what was measured.
-    pub fn of(args: &PlanArgs, history: Option<&History>) -> Result<Case> {
+    /// From what the user says, and where that is silent, from what was measured; how often the job is interrupted also from
+    /// the mean of a trace of its failures.
+    pub fn of(args: &PlanArgs, history: Option<&History>, trace: Option<f64>) -> Result<Case> {
         let measured = history.map(Measured::of).transpose()?;
         let nodes = args.nodes as f64;
         let speed = |rate: u64| rate as f64 * nodes;
@@ -93,14 +96,17 @@ impl Case {
         };
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
         let known = |given: Option<f64>, of: fn(&Measured) -> f64| given.or(measured.as_ref().map(of));
-        let missing =
-            || Error::invalid("--ckpt-size, --bandwidth and --node-mtti are needed where no --app is given");
+        let missing = || {
+            Error::invalid(
+                "--ckpt-size, --bandwidth and --node-mtti (or a trace of failures) are needed where no --app is given",
+            )
+        };
         let mtti = seconds(args.node_mtti).map(|mtti| mtti / nodes);
         let bytes =
             known(args.ckpt_size.map(|size| size as f64), |measured| measured.bytes).ok_or_else(missing)?;
         Ok(Case {
             solve: seconds(args.solve_time).unwrap_or(DAY),
-            mtti: match mtti.or(history.and_then(mtti_of)) {
+            mtti: match mtti.or(history.and_then(mtti_of)).or(trace) {
                 Some(mtti) => mtti,
                 None if args.app.is_some() => return Err(Error::invalid(NO_INTERRUPTION)),
                 None => return Err(missing()),
@@ -111,6 +117,7 @@ impl Case {
             bytes,
             new: known(args.new.map(|percent| f64::from(percent) / 100.0), |measured| measured.new)
                 .unwrap_or(1.0),
+            nodes,
             link: args.link_bandwidth.map_or(f64::INFINITY, speed),
             bisection: args.bisection.map_or(f64::INFINITY, |rate| rate as f64),
             store: known(args.bandwidth.map(|rate| rate as f64), |measured| measured.rate)
@@ -125,22 +132,29 @@ impl Case {
         Latency { startup, bytes, link, bisection, store }
     }
 
+    pub fn knows_network(&self) -> bool {
+        self.link.min(self.bisection).is_finite()
+    }
+
+    /// Bytes of a checkpoint that reach the store or the overlay.
+    pub fn written(&self) -> f64 {
+        self.bytes * self.new * self.kept()
+    }
+
     fn kept(&self) -> f64 {
         self.compression.map_or(1.0, |compression| 1.0 - compression.saved)
     }
 
     /// The job, and the shortest interval that the overlay allows.
     pub fn job(&self) -> model::Result<(Job, f64)> {
-        let new = self.bytes * self.new;
-        let latency = self.latency(new * self.kept());
+        let latency = self.latency(self.written());
         let latency = Latency { startup: latency.startup + self.create, ..latency };
         let (written, least) = match &self.overlay {
             None => (latency.time()?, 0.0),
             Some(overlay) => (overlay.time(&latency)?, overlay.drain(&latency)?),
         };
         // Compressing overlaps with writing: the slower counts.
-        let compressed =
-            self.compression.map_or(0.0, |compression| self.startup + new / compression.compress);
+        let compressed = self.compression.map_or(0.0, |c| self.startup + self.bytes * self.new / c.compress);
         let read = self.latency(self.bytes * self.kept()).time()?;
         let decompressed = self.compression.map_or(0.0, |c| self.startup + self.bytes / c.decompress);
         let restart = self.restart.unwrap_or(read.max(decompressed));
@@ -152,7 +166,8 @@ impl Case {
         Ok((job, Interval::at_least(&job, least)?))
     }
 
-    fn efficiency(&self) -> Option<f64> {
+    /// The share of the expected time that is work, where the job ends at all.
+    pub fn efficiency(&self) -> Option<f64> {
         self.best().ok().map(|(job, best)| job.solve / best.expected)
     }
 
@@ -166,31 +181,5 @@ impl Case {
             size(limit as u64),
             size(rate as u64)
         )))
-    }
-
-    /// What could be changed, and the share of work that would follow, best first.
-    pub fn levers(&self) -> Vec<(&'static str, f64)> {
-        let mut levers = vec![
-            ("twice the bandwidth of the store", Case { store: 2.0 * self.store, ..self.clone() }),
-            ("half as many bytes to write, by deduplication", Case { new: self.new / 2.0, ..self.clone() }),
-            ("nodes that fail half as often", Case { mtti: 2.0 * self.mtti, ..self.clone() }),
-        ];
-        if self.link.min(self.bisection).is_finite() {
-            levers.push((
-                "network of twice the bandwidth",
-                Case { link: 2.0 * self.link, bisection: 2.0 * self.bisection, ..self.clone() },
-            ));
-            if self.overlay.is_none() {
-                let overlay = Some(Overlay { memory: self.bytes * self.new * self.kept() });
-                levers.push(("memory of other nodes for one checkpoint", Case { overlay, ..self.clone() }));
-            }
-        }
-        if self.compression.is_some() {
-            levers.push(("no compression", Case { compression: None, ..self.clone() }));
-        }
-        let known = levers.into_iter().filter_map(|(what, case)| Some((what, case.efficiency()?)));
-        let mut known: Vec<_> = known.collect();
-        known.sort_by(|a, b| b.1.total_cmp(&a.1));
-        known
     }
 }

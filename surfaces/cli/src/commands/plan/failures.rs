@@ -1,43 +1,45 @@
 //! How failures come, as the user says it.
 
-use std::path::Path;
-
 use stdchk::model::Failures;
 use stdchk::{Error, Result};
 
-/// `exponential`, `weibull:SHAPE`, or a file.
-pub fn failures(text: &str) -> Result<Failures> {
-    match text.split_once(':') {
-        _ if text == "exponential" => Ok(Failures::Exponential),
-        Some(("weibull", shape)) => shape
-            .parse()
-            .map(Failures::Weibull)
-            .map_err(|_| Error::invalid(format!("{shape:?} is no shape of a Weibull distribution"))),
-        _ => trace(Path::new(text)),
-    }
+use super::trace::Trace;
+use crate::args::PlanArgs;
+
+/// How failures come in a simulation.
+pub enum Failing {
+    /// By a distribution around the job's mean time to interrupt.
+    By(Failures),
+    /// As a file has it.
+    As(Trace),
 }
 
-/// The times between the failures that a CSV file lists by the second, in any order; a first line of words is passed over.
-fn trace(path: &Path) -> Result<Failures> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Error::io(format!("cannot read the failures in {}", path.display()), error))?;
-    let mut times = Vec::new();
-    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let first = line.split([',', ';', '\t']).next().unwrap_or_default().trim().trim_matches('"');
-        match first.parse::<f64>() {
-            Ok(time) if time.is_finite() => times.push(time),
-            _ if number == 0 => {}
-            _ => {
-                let text =
-                    format!("{}, line {}: {first:?} is no time in seconds", path.display(), number + 1);
-                return Err(Error::invalid(text));
-            }
+impl Failing {
+    /// From `exponential`, `weibull:SHAPE`, or the name of a file.
+    pub fn of(args: &PlanArgs) -> Result<Failing> {
+        let text = args.failures.as_deref().unwrap_or("exponential");
+        let column = args.failures_column.as_deref();
+        match text.split_once(':') {
+            _ if text == "exponential" => Ok(Failing::By(Failures::Exponential)),
+            Some(("weibull", shape)) => shape
+                .parse()
+                .map(|shape| Failing::By(Failures::Weibull(shape)))
+                .map_err(|_| Error::invalid(format!("{shape:?} is no shape of a Weibull distribution"))),
+            _ => Trace::read(text.as_ref(), column).map(Failing::As),
         }
     }
-    times.sort_by(f64::total_cmp);
-    let gaps: Vec<f64> = times.windows(2).map(|pair| pair[1] - pair[0]).filter(|&gap| gap > 0.0).collect();
-    if gaps.is_empty() {
-        return Err(Error::invalid(format!("{} holds no two failures at different times", path.display())));
+
+    pub fn trace(&self) -> Option<&Trace> {
+        match self {
+            Failing::By(_) => None,
+            Failing::As(trace) => Some(trace),
+        }
     }
-    Ok(Failures::Trace(gaps))
+
+    pub fn failures(&self) -> Failures {
+        match self {
+            Failing::By(failures) => failures.clone(),
+            Failing::As(trace) => Failures::Trace(trace.gaps.clone()),
+        }
+    }
 }

@@ -1,11 +1,12 @@
 //! plan, due: how often to save, by the models of `docs/MODEL.md` on what the user knows or what was measured.
 
+mod answer;
 mod case;
 mod due;
 mod failures;
+mod levers;
 mod reproduce;
-
-use serde_json::json;
+mod trace;
 
 use stdchk::model::{self, Interval, Job, simulate};
 use stdchk::{AppName, Error, History, Kind, Result};
@@ -13,12 +14,15 @@ use stdchk::{AppName, Error, History, Kind, Result};
 use super::open;
 use crate::args::{Cli, PlanArgs};
 use crate::chart::{self, Corner, Line, Panel};
-use crate::output::{Out, span, table};
+use crate::output::{Out, span};
 use crate::picture;
+use answer::Answer;
 use case::Case;
 pub use due::due;
-use failures::failures;
+use failures::Failing;
+use levers::levers;
 pub use reproduce::NAMES as MACHINES;
+use trace::Trace;
 
 /// What was measured of an application.
 fn history_of(cli: &Cli, app: &str) -> Result<History> {
@@ -37,85 +41,41 @@ pub fn plan(cli: &Cli, out: &Out, args: &PlanArgs) -> Result<u8> {
         return reproduce::reproduce(out, machine, args.plot.as_deref());
     }
     let history = args.app.as_deref().map(|app| history_of(cli, app)).transpose()?;
-    let refused = |error: model::Error| Error::invalid(error.to_string());
-    let case = Case::of(args, history.as_ref())?;
-    let (_, least) = case.job().map_err(refused)?;
-    let (job, best) = case.best().map_err(refused)?;
-    let young = Interval::young(&job).map_err(refused)?;
+    let failing = Failing::of(args)?;
+    let case = Case::of(args, history.as_ref(), failing.trace().map(Trace::mean))?;
+    let (job, best) = case.best().map_err(|error| hopeless(&case, error))?;
     if job.mtti < job.checkpoint {
         out.note("the job is interrupted more often than a checkpoint can be written: it hardly gets on, and the figures are at the limit of the model");
     }
-    let levers = case.levers();
-    let verdict = case.verdict().map_err(refused)?;
     if let Some(path) = &args.plot {
+        let (_, least) = case.job().map_err(refused)?;
         chart::panels(path, &[share_of_work(&job, &best, least)])?;
     }
-    let simulated = match args.simulate {
-        None => None,
-        Some(runs) => {
-            let failures = failures(&args.failures)?;
-            // The same seed: the same question has the same answer.
-            Some(simulate(&job, best.interval, &failures, runs, 1).map_err(refused)?)
-        }
-    };
+    // The same seed: the same question has the same answer.
+    let simulated = args.simulate.map(|runs| simulate(&job, best.interval, &failing.failures(), runs, 1));
+    let simulated = simulated.transpose().map_err(refused)?;
+    if simulated == Some(None) {
+        out.note("there is nothing simulated: failures come so often, or intervals are so short, that a run takes too many steps");
+    }
+    let verdict = case.verdict().map_err(refused)?;
+    let answer = Answer { job, best, verdict, levers: levers(&case), simulated, trace: failing.trace() };
     if out.json {
-        let mut value = json!({
-            "interval_s": best.interval, "young_interval_s": young.interval, "checkpoint_s": job.checkpoint,
-            "restart_s": job.restart, "mtti_s": job.mtti, "solve_s": job.solve, "expected_s": best.expected,
-            "saving_s": best.saving, "lost_s": best.lost, "efficiency": job.solve / best.expected,
-            "levers": levers.iter().map(|(what, to)| json!({ "change": what, "efficiency": to })).collect::<Vec<_>>(),
-        });
-        if let Some(run) = simulated {
-            value["simulated"] = json!({ "mean_s": run.mean, "standard_error_s": run.error,
-                "ninth_decile_s": run.ninth_decile, "failures": run.failures });
-        }
-        out.object(&value);
-        return Ok(0);
-    }
-    let share = |part: f64| format!("{:.1} %", 100.0 * part / best.expected);
-    let often = if best.interval < job.solve {
-        format!("Save after every {} of work", span(best.interval))
+        out.object(&answer.json());
     } else {
-        "No checkpoint is worth its time in a job this short".to_owned()
-    };
-    out.line(&format!(
-        "{often}: one takes {}, and the job is interrupted every {} on average.",
-        span(job.checkpoint),
-        span(job.mtti)
-    ));
-    out.line(&format!(
-        "Instead of {} it is expected to take {}: {} of that is work, {} checkpoints, {} restarts and work done again.",
-        span(job.solve),
-        span(best.expected),
-        share(job.solve),
-        share(best.saving),
-        share(best.lost)
-    ));
-    if let Some(verdict) = verdict {
-        out.line(&verdict);
-    }
-    if let Some(run) = simulated {
-        out.line(&format!(
-            "Simulated: {} on average (standard error {}), nine in ten runs below {}, {:.1} failures a run.",
-            span(run.mean),
-            span(run.error),
-            span(run.ninth_decile),
-            run.failures
-        ));
-    }
-    let now = job.solve / best.expected;
-    let helps: Vec<Vec<String>> = levers
-        .into_iter()
-        .filter(|&(_, to)| to > now + 0.0005)
-        .map(|(what, to)| vec![what.to_owned(), format!("{:.1} %", 100.0 * to)])
-        .collect();
-    if helps.is_empty() {
-        out.line("Nothing that could be changed would help by more than a tenth of a per cent.");
-    } else {
-        out.line("");
-        out.line(&table(&["WHAT WOULD HELP", "WORK"], &helps));
+        answer.print(out);
     }
     Ok(0)
+}
+
+fn refused(error: model::Error) -> Error {
+    Error::invalid(error.to_string())
+}
+
+/// Why there is no plan, and what would help most if anything does.
+fn hopeless(case: &Case, error: model::Error) -> Error {
+    let help = levers(case).into_iter().next();
+    let help = help.map(|(what, to)| format!("; it would be {:.1} % work with {what}", 100.0 * to));
+    Error::invalid(format!("{error}{}", help.unwrap_or_default()))
 }
 
 /// Points of the chart, from a tenth to ten times the best interval.
