@@ -14,7 +14,7 @@ help:
 	@echo "make test-long  the same with long runs of what is random"
 	@echo "make bench-pool measure pools: throughput over the stripe width, repair, commits (10 minutes)"
 	@echo "make bench-mount measure the mount (5 minutes)"
-	@echo "make bench      measure against dd, cp, zstd, restic, borg and casync (45 minutes)"
+	@echo "make bench      measure against dd, cp, zstd, restic, borg and casync (an hour and a half)"
 	@echo "make build      build target/release/stdchk"
 
 build:
