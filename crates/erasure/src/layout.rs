@@ -87,6 +87,15 @@ impl Layout {
         self.shard_len() + self.blocks() * 8 + TAIL_BYTES as u64
     }
 
+    /// How many bytes of a shard as it is stored lie behind place `at` of the pack: those of a shard of parity are behind all.
+    pub fn stored_behind(&self, index: u8, at: u64) -> u64 {
+        let before = match index < self.code.data() {
+            true => at.saturating_sub(u64::from(index) * self.shard_len()).min(self.shard_len()),
+            false => self.shard_len(),
+        };
+        self.stored_len() - before
+    }
+
     /// Where bytes of the pack lie; they must be its own.
     pub fn segments(&self, offset: u64, len: u64) -> impl Iterator<Item = Segment> + use<> {
         let (shard, end) = (self.shard_len(), offset + len);
@@ -158,6 +167,16 @@ mod tests {
         assert_eq!(layout.segments(1_000_000, 0).count(), 0);
         let small = Layout::of(Code::new(4, 2).unwrap(), 100);
         assert_eq!((small.code().to_string().as_str(), small.shard_len()), ("1+2", 128));
+    }
+
+    #[test]
+    fn what_lies_behind_a_place_is_known_of_each_shard() {
+        let layout = Layout::of(Code::new(4, 2).unwrap(), 1_000_000);
+        let (whole, end) = (layout.stored_len(), layout.stored_len() - layout.shard_len());
+        let behind = |at| (0..6).map(|index| layout.stored_behind(index, at)).collect::<Vec<_>>();
+        assert_eq!(behind(0), [whole, whole, whole, whole, end, end]);
+        assert_eq!(behind(260_000), [end, whole - 9952, whole, whole, end, end]);
+        assert_eq!(behind(1_000_000), [end, end, end, end + 192, end, end]);
     }
 
     #[test]

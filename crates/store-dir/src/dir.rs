@@ -138,6 +138,17 @@ impl DirStore {
         self.in_folder(name, || self.fs.write_new(path, pieces))
     }
 
+    /// The same past the cache, but for `cached` bytes at the end.
+    pub(crate) fn write_in_folder_past_cache(
+        &self,
+        name: PackName,
+        path: &str,
+        pieces: &[&[u8]],
+        cached: usize,
+    ) -> io::Result<()> {
+        self.in_folder(name, || self.fs.write_new_past_cache(path, pieces, cached))
+    }
+
     /// Does what needs a pack's folder, and creates that where it is missing.
     fn in_folder(&self, name: PackName, write: impl Fn() -> io::Result<()>) -> io::Result<()> {
         match write() {
@@ -192,21 +203,22 @@ pub(crate) fn pack_path(name: PackName) -> String {
 impl Store for DirStore {
     fn put(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
         if let Some(code) = self.code()? {
-            return self.put_shards(name, code, pieces);
+            return self.put_shards(name, code, pieces, None);
         }
         let path = pack_path(name);
         self.write_in_folder(name, &path, pieces).context(|| self.failed("cannot write pack", &path))
     }
 
     fn put_past_cache(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
-        if self.code()?.is_some() {
-            return self.put(name, pieces);
-        }
-        let (path, len) = (pack_path(name), pieces.iter().map(|piece| piece.len()).sum::<usize>());
+        let len = pieces.iter().map(|piece| piece.len()).sum::<usize>();
         // Whoever opens a pack reads its end first.
         let end = usize::try_from(tail_length(len as u64)).unwrap_or(len);
         let cached = pieces.last().map_or(0, |footer| footer.len().max(end));
-        self.in_folder(name, || self.fs.write_new_past_cache(&path, pieces, cached))
+        if let Some(code) = self.code()? {
+            return self.put_shards(name, code, pieces, Some(cached as u64));
+        }
+        let path = pack_path(name);
+        self.write_in_folder_past_cache(name, &path, pieces, cached)
             .context(|| self.failed("cannot write pack", &path))
     }
 
@@ -256,10 +268,10 @@ impl Store for DirStore {
     }
 
     fn will_read(&self, name: PackName, range: Range<u64>) {
-        if self.is_in_shards(name) {
-            return;
+        match self.is_in_shards(name) {
+            true => self.will_read_shards(name, range),
+            false => self.fs.will_read(&pack_path(name), range),
         }
-        self.fs.will_read(&pack_path(name), range);
     }
 
     fn copies(&self) -> u32 {

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use stdchk_erasure::{Checked, Encoded, Layout, Shards, TAIL_BYTES, heal, is_whole, read};
@@ -165,15 +166,40 @@ impl DirStore {
         damage.map_or(Ok(None), Err)
     }
 
-    pub(crate) fn put_shards(&self, name: PackName, code: Code, pieces: &[&[u8]]) -> Result<()> {
+    /// Writes a pack as shards. With `cached` they go past the cache, but for so many bytes at the end of the pack.
+    pub(crate) fn put_shards(
+        &self,
+        name: PackName,
+        code: Code,
+        pieces: &[&[u8]],
+        cached: Option<u64>,
+    ) -> Result<()> {
         let encoded = Encoded::new(name, code, pieces)?;
+        let layout = encoded.layout();
         for (index, pieces) in encoded.shards() {
             // Of several that put the same name one makes the first shard.
             let path = shard_path(name, index);
-            self.write_in_folder(name, &path, &pieces).context(|| self.failed("cannot write pack", &path))?;
+            let written = match cached {
+                None => self.write_in_folder(name, &path, &pieces),
+                Some(cached) => {
+                    let cached = layout.stored_behind(index, layout.pack_len().saturating_sub(cached));
+                    self.write_in_folder_past_cache(name, &path, &pieces, cached as usize)
+                }
+            };
+            written.context(|| self.failed("cannot write pack", &path))?;
         }
-        self.know(name, encoded.layout());
+        self.know(name, layout);
         Ok(())
+    }
+
+    /// Says which bytes of a pack will be read soon, if it lies in shards.
+    pub(crate) fn will_read_shards(&self, name: PackName, range: Range<u64>) {
+        let known = self.layouts().get(&name).copied();
+        let Some(layout) = known.filter(|layout| range.end <= layout.pack_len()) else { return };
+        for segment in layout.segments(range.start, range.end.saturating_sub(range.start)) {
+            let path = shard_path(name, segment.index);
+            self.fs.will_read(&path, segment.offset..segment.offset + segment.len);
+        }
     }
 
     pub(crate) fn replace_shards(&self, name: PackName, layout: Layout, pieces: &[&[u8]]) -> Result<()> {

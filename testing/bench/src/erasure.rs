@@ -1,6 +1,7 @@
 //! What shards cost in a directory, and what they bring: first saves and restores with and without, restores that lack shards, repair.
 
 use std::path::Path;
+use std::time::Duration;
 
 use stdchk_kit::Random;
 
@@ -8,6 +9,8 @@ use crate::timing::{Figures, Run, sync_all};
 use crate::{Bench, remove, tree_bytes};
 
 const CODE: &str = "8+2";
+/// How long ext4 does not use again what belonged to a removed file, and looks through all of that for each new one.
+const RECENT: Duration = Duration::from_secs(6);
 
 /// Noise, durable and staged, so that every byte is new.
 pub fn measure(bench: &Bench) {
@@ -24,6 +27,7 @@ pub fn measure(bench: &Bench) {
             for durability in ["staged", "local"] {
                 let store = bench.path("store");
                 sync_all();
+                std::thread::sleep(RECENT);
                 figures.add(
                     &format!("save, {durability}, {erasure}"),
                     save(bench, &store, &file, erasure, durability),
