@@ -258,6 +258,25 @@ fn cost_follows_change() {
     assert!(newest.written < 64 << 10, "{}", newest.written);
 }
 
+/// Staged, so that there is no index: what is found is found beside the version before.
+#[test]
+fn what_is_written_anew_is_compared_with_what_was_cut_off() {
+    let repository = Repository::open_or_create_on(Arc::new(SimFs::new()), Path::new("sim")).expect("open");
+    let options = SaveOptions { durability: Durability::Staged, ..SaveOptions::default() };
+    let files = Files::open(repository, options, false).expect("files");
+    let mut bytes = Random::new(8).bytes(9 << 20);
+    write(&files, "f", &bytes).expect("write");
+    for (page, length) in [(1, 9 << 20), (2000, 8 << 20), (700, 9 << 20)] {
+        bytes.resize(length, 7);
+        bytes[page * 4096] ^= 1;
+        write(&files, "f", &bytes).expect("write");
+        assert!(read(&files, "f").expect("read") == bytes);
+        let state = files.repository().state().expect("state");
+        let newest = state.checkpoints().max_by_key(|entry| entry.sequence).expect("a version");
+        assert!(newest.written < 64 << 10, "{} of {length}", newest.written);
+    }
+}
+
 /// What is removed is cleared away, what is there stays, and what is open can be read to its end.
 #[test]
 fn garbage_goes_and_what_is_open_stays() {

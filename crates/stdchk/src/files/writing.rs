@@ -447,7 +447,8 @@ impl Inner {
 
     fn part_writer(&mut self, files: &Files) -> Result<PartWriter> {
         let session = self.session(files)?;
-        let base = self.layers.base.as_ref().filter(|_| self.may_refer());
+        // Also of what was cut off: whoever writes a file anew mostly writes much of it again.
+        let base = self.layers.base.as_ref().filter(|_| self.is_base_there());
         let parent = base.map(|base| base.part.clone());
         let parent = parent.map(|part| PartView { part: part.part.clone(), roots: part.roots.clone() });
         let app = AppName::files();
@@ -457,19 +458,28 @@ impl Inner {
 
     /// Whether a new version may refer to what the one below it has.
     fn may_refer(&self) -> bool {
-        let base = self.layers.base.as_ref().filter(|_| self.layers.base_len > 0 && !self.is_base_gone);
-        base.is_some_and(|base| !base.is_doubtful)
+        self.layers.base_len > 0 && self.is_base_there()
+    }
+
+    /// Whether there is one below it, and it stays.
+    fn is_base_there(&self) -> bool {
+        self.layers.base.as_ref().is_some_and(|base| !self.is_base_gone && !base.is_doubtful)
     }
 
     fn begin_stream(&mut self, files: &Files, memory: Loan) -> Result<()> {
-        let part = self.part_writer(files)?;
+        let mut part = self.part_writer(files)?;
+        if self.is_base_there() {
+            // What is written again and again is recognized sooner; what is new would only be slower.
+            part.use_tags(files.repository.tags);
+        }
         let layers = std::mem::take(&mut self.layers);
         self.kept = None;
         let mut stream = Stream::begin(part, member_path(self.node.number), self.node.mode, memory)?;
         for (_, bytes) in layers.overlay.into_ranges() {
             stream.write(&bytes)?;
         }
-        self.layers.len = stream.len;
+        // What it is compared with stays as long as it is written.
+        self.layers = Layered { base: layers.base, len: stream.len, ..Layered::default() };
         self.stream = Some(stream);
         Ok(())
     }
