@@ -655,16 +655,12 @@ pub struct PlanArgs {
     /// Share of a checkpoint that deduplication leaves to write, in per cent; by default all of it.
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub new: Option<u8>,
-    /// How many times smaller compression makes it.
-    #[arg(long, value_name = "FACTOR", requires = "compress_speed")]
-    pub compress_ratio: Option<f64>,
-    /// How fast one node compresses.
-    #[arg(long, value_name = "RATE", value_parser = parse::rate, requires = "compress_ratio")]
-    pub compress_speed: Option<u64>,
-    /// How fast one node decompresses; by default as fast as it compresses.
-    #[arg(long, value_name = "RATE", value_parser = parse::rate, requires = "compress_ratio")]
-    pub decompress_speed: Option<u64>,
-    /// Memory of other nodes that takes a checkpoint at the speed of the network and drains to the store.
+    /// How many times smaller compression makes it, how fast one node compresses (500MB/s, if it is not given), and how fast it
+    /// brings back (as fast, if it is not given): 1.5, 1.5:800MB/s or 1.5:800MB/s:2GB/s.
+    #[arg(long, value_name = "FACTOR[:RATE[:RATE]]", value_parser = parse::shrinking)]
+    pub compress: Option<parse::Shrinking>,
+    /// Memory of other nodes that takes a checkpoint at the speed of the network and drains to the store. Of the network a link of
+    /// 1 GB/s a node is assumed, if nothing is said of it.
     #[arg(long, value_name = "SIZE", value_parser = parse::bytes)]
     pub overlay: Option<u64>,
     /// Also simulate so many runs.

@@ -18,6 +18,8 @@ pub fn bytes(text: &str) -> Result<u64> {
         "mb" => 1e6,
         "gb" => 1e9,
         "tb" => 1e12,
+        "p" | "pib" => 1024f64.powi(5),
+        "pb" => 1e15,
         _ => return Err(bad()),
     };
     let value = number * factor;
@@ -36,6 +38,13 @@ pub fn memory(text: &str) -> Result<u64> {
 pub fn rate(text: &str) -> Result<u64> {
     let bad = || Error::invalid(format!("{text:?} is no rate: write for example 500MB/s or 50GB/s"));
     let size = text.trim().strip_suffix("/s").ok_or_else(bad)?;
+    // Networks are sold by bits, so a small b behind a large letter may mean them.
+    if size.ends_with("bit")
+        || size.strip_suffix('b').is_some_and(|rest| rest.ends_with(['K', 'M', 'G', 'T']))
+    {
+        let text = format!("{text:?} may be bits: rates are in bytes, as in 50GB/s; 100 Gbit/s are 12.5GB/s");
+        return Err(Error::invalid(text));
+    }
     bytes(size).ok().filter(|&rate| rate > 0).ok_or_else(bad)
 }
 
@@ -105,6 +114,35 @@ pub fn prefer(text: &str) -> Result<Prefer> {
     }
 }
 
+/// What compression makes of a checkpoint, and how fast one node compresses and brings back, in bytes a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shrinking {
+    pub factor: f64,
+    pub compress: Option<u64>,
+    pub decompress: Option<u64>,
+}
+
+/// No compressor makes anything smaller than that.
+const FACTOR_MAX: f64 = 1e6;
+
+/// `1.5`, `1.5:500MB/s`, `1.5:500MB/s:2GB/s`.
+pub fn shrinking(text: &str) -> Result<Shrinking> {
+    let bad = || {
+        Error::invalid(format!(
+            "{text:?} says nothing of compression: write how many times smaller it makes a checkpoint, 1 or more, \
+             and how fast a node does it, as in 1.5:500MB/s, or 1.5:500MB/s:2GB/s with the way back"
+        ))
+    };
+    let mut words = text.split(':');
+    let factor = words.next().and_then(|word| word.trim().parse::<f64>().ok()).ok_or_else(bad)?;
+    if !(1.0..=FACTOR_MAX).contains(&factor) {
+        return Err(bad());
+    }
+    let mut speed = || words.next().map(rate).transpose();
+    let (compress, decompress) = (speed()?, speed()?);
+    if words.next().is_some() { Err(bad()) } else { Ok(Shrinking { factor, compress, decompress }) }
+}
+
 /// How packs are protected: a code, or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Erasure(pub Option<Code>);
@@ -131,8 +169,15 @@ mod tests {
             assert!(bytes(bad).is_err(), "{bad}");
         }
         assert_eq!(rate("50GB/s").unwrap(), 50_000_000_000);
-        for bad in ["50GB", "0B/s", "/s", "-1GB/s", "x/s"] {
+        for bad in ["50GB", "0B/s", "/s", "-1GB/s", "x/s", "100Gb/s", "100Gbit/s", "8Mb/s"] {
             assert!(rate(bad).is_err(), "{bad}");
+        }
+        assert_eq!(bytes("1.5PB").unwrap(), 1_500_000_000_000_000);
+        let speeds = |compress, decompress| Shrinking { factor: 1.5, compress, decompress };
+        assert_eq!(shrinking("1.5").unwrap(), speeds(None, None));
+        assert_eq!(shrinking("1.5:1GB/s:2GB/s").unwrap(), speeds(Some(1_000_000_000), Some(2_000_000_000)));
+        for bad in ["", "0.9", "nan", "inf", "1e300", "2:", "2:fast", "2:1GB/s:1GB/s:1GB/s", ":1GB/s"] {
+            assert!(shrinking(bad).is_err(), "{bad}");
         }
         assert_eq!(duration("15min").unwrap(), Duration::from_secs(900));
         assert_eq!(duration("1.5h").unwrap(), Duration::from_secs(5400));

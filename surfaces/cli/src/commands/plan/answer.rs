@@ -7,6 +7,9 @@ use stdchk::model::{Interval, Job, Simulated};
 use super::trace::Trace;
 use crate::output::{Out, span, table};
 
+/// Times between failures that differ by more than this factor are not the same.
+const FAR: f64 = 1.25;
+
 /// A lever that brings less is not worth a line.
 const WORTH: f64 = 0.0005;
 
@@ -15,6 +18,10 @@ pub struct Answer<'a> {
     pub best: Interval,
     /// Whether compression pays, where there is any.
     pub verdict: Option<String>,
+    /// What was not said, and is taken to be so.
+    pub assumed: Vec<String>,
+    /// Why the models say little here, if they do.
+    pub limit: Option<&'static str>,
     /// What could be changed, and the share of work that follows.
     pub levers: Vec<(String, f64)>,
     /// What a simulation came to, if one was asked for and its runs end.
@@ -35,12 +42,13 @@ impl Answer<'_> {
             "interval_s": best.interval, "young_interval_s": (2.0 * job.checkpoint * job.mtti).sqrt(),
             "checkpoint_s": job.checkpoint, "restart_s": job.restart, "mtti_s": job.mtti, "solve_s": job.solve,
             "expected_s": best.expected, "saving_s": best.saving, "lost_s": best.lost,
-            "efficiency": self.efficiency(), "levers": levers,
+            "efficiency": self.efficiency(), "levers": levers, "assumed": self.assumed, "limit": self.limit,
         });
         if let Some(run) = self.simulated {
             value["simulated"] = run.map_or(Value::Null, |run| {
                 json!({ "mean_s": run.mean, "standard_error_s": run.error,
-                    "ninth_decile_s": run.ninth_decile, "failures": run.failures })
+                    "ninth_decile_s": run.ninth_decile, "failures": run.failures,
+                    "against_expected": run.mean / best.expected })
             });
         }
         if let Some(trace) = self.trace {
@@ -55,8 +63,12 @@ impl Answer<'_> {
         if let Some(verdict) = &self.verdict {
             out.line(verdict);
         }
+        if !self.assumed.is_empty() {
+            out.line(&format!("Assumed, since nothing was said of it: {}.", self.assumed.join("; ")));
+        }
         if let Some(Some(run)) = &self.simulated {
             out.line(&self.simulation(run));
+            out.line(&self.comparison(run));
         }
         let worth = self.levers.iter().filter(|&(_, to)| *to > self.efficiency() + WORTH);
         let rows: Vec<_> =
@@ -109,5 +121,26 @@ impl Answer<'_> {
             span(run.ninth_decile),
             run.failures
         )
+    }
+
+    /// How far the simulation is from the closed form, and what the form does not know.
+    fn comparison(&self, run: &Simulated) -> String {
+        let off = run.mean / self.best.expected - 1.0;
+        let far = format!("{:.1} % {}", 100.0 * off.abs(), if off < 0.0 { "less" } else { "more" });
+        let mut text = match 2.0 * run.error >= (run.mean - self.best.expected).abs() {
+            true => format!("That is what the formula expects, as far as so many runs can tell ({far})."),
+            false => format!(
+                "That is {far} than the formula expects, which takes failures to know nothing of each other."
+            ),
+        };
+        if let Some(trace) = self.trace
+            && (self.job.mtti / trace.mean()).ln().abs() > FAR.ln()
+        {
+            let (said, seen) = (span(self.job.mtti), span(trace.mean()));
+            text += &format!(
+                " It was given an interruption every {said}; in the trace there is one every {seen}."
+            );
+        }
+        text
     }
 }

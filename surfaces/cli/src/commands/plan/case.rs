@@ -6,9 +6,13 @@ use stdchk::model::{self, Compression, Interval, Job, Latency, Overlay};
 use stdchk::{Error, History, Result};
 
 use crate::args::PlanArgs;
-use crate::output::size;
+use crate::output::{size, span};
 
 const DAY: f64 = 86_400.0;
+/// Bytes a second that a node compresses, where nothing is known of that.
+pub const COMPRESSING: f64 = 500e6;
+/// Bytes a second of a node's link, where nothing is known of the network: ten gigabit Ethernet, a little less than full.
+pub const LINK: f64 = 1e9;
 const NO_INTERRUPTION: &str =
     "no interruption of this application is on record, so how often it fails must be given: --node-mtti TIME";
 
@@ -74,6 +78,8 @@ pub struct Case {
     pub store: f64,
     pub compression: Option<Compression>,
     pub overlay: Option<Overlay>,
+    /// What was not said and is taken to be so, for people.
+    pub assumed: Vec<String>,
 }
 
 impl Case {
@@ -83,17 +89,21 @@ impl Case {
         let measured = history.map(Measured::of).transpose()?;
         let nodes = args.nodes as f64;
         let speed = |rate: u64| rate as f64 * nodes;
-        let compression = match (args.compress_ratio, args.compress_speed) {
-            (Some(ratio), Some(compress)) if ratio.is_finite() && ratio >= 1.0 => Some(Compression {
-                saved: 1.0 - 1.0 / ratio,
-                compress: speed(compress),
-                decompress: speed(args.decompress_speed.unwrap_or(compress)),
-            }),
-            (Some(ratio), _) => {
-                return Err(Error::invalid(format!("--compress-ratio must be 1 or more, not {ratio}")));
+        let mut assumed = Vec::new();
+        let compression = args.compress.map(|said| {
+            if said.compress.is_none() {
+                assumed
+                    .push(format!("compression at {:.0} MB/s on each node (--compress)", COMPRESSING / 1e6));
             }
-            _ => None,
-        };
+            let compress = said.compress.map_or(COMPRESSING * nodes, speed);
+            let decompress = said.decompress.map_or(compress, speed);
+            Compression { saved: 1.0 - 1.0 / said.factor, compress, decompress }
+        });
+        let is_network_known = args.link_bandwidth.or(args.bisection).is_some();
+        if args.overlay.is_some() && !is_network_known {
+            assumed.push(format!("links of {} GB/s on each node (--link-bandwidth)", LINK / 1e9));
+        }
+        let unknown = if args.overlay.is_some() && !is_network_known { LINK * nodes } else { f64::INFINITY };
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
         let known = |given: Option<f64>, of: fn(&Measured) -> f64| given.or(measured.as_ref().map(of));
         let missing = || {
@@ -118,12 +128,13 @@ impl Case {
             new: known(args.new.map(|percent| f64::from(percent) / 100.0), |measured| measured.new)
                 .unwrap_or(1.0),
             nodes,
-            link: args.link_bandwidth.map_or(f64::INFINITY, speed),
+            link: args.link_bandwidth.map_or(unknown, speed),
             bisection: args.bisection.map_or(f64::INFINITY, |rate| rate as f64),
             store: known(args.bandwidth.map(|rate| rate as f64), |measured| measured.rate)
                 .ok_or_else(missing)?,
             compression,
             overlay: args.overlay.map(|memory| Overlay { memory: memory as f64 }),
+            assumed,
         })
     }
 
@@ -171,14 +182,29 @@ impl Case {
         self.best().ok().map(|(job, best)| job.solve / best.expected)
     }
 
-    /// Whether compression pays, for people.
+    /// Whether compression pays, for people: by what it does here, where it overlaps with writing, and by equation 1, where writing waits for it.
     pub fn verdict(&self) -> model::Result<Option<String>> {
         let Some(compression) = self.compression else { return Ok(None) };
-        let (limit, rate) = (compression.break_even()?, self.latency(0.0).bandwidth()?);
-        let verdict = if rate < limit { "pays" } else { "does not pay" };
+        let (job, best) = self.best()?;
+        let share = |job: &Job, best: &Interval| format!("{:.1} %", 100.0 * job.solve / best.expected);
+        let took = span(job.checkpoint);
+        let verdict = match (Case { compression: None, ..self.clone() }).best() {
+            Ok((plain, without)) => format!(
+                "Compression {}: a checkpoint takes {took} instead of {}, and {} of the time is work instead of {}.",
+                if best.expected < without.expected { "pays" } else { "does not pay" },
+                span(plain.checkpoint),
+                share(&job, &best),
+                share(&plain, &without),
+            ),
+            Err(_) => {
+                format!("Compression pays: a checkpoint takes {took}, and without it the job hardly ends.")
+            }
+        };
+        let latency = self.latency(0.0);
+        let rate = if self.overlay.is_some() { latency.network()? } else { latency.bandwidth()? };
         Ok(Some(format!(
-            "Compression {verdict} when it is waited for: it does below {}/s, and checkpoints are written at {}/s.",
-            size(limit as u64),
+            "{verdict} Were it waited for before anything is written, it would pay below {}/s for all nodes together, and they write {}/s.",
+            size(compression.break_even()? as u64),
             size(rate as u64)
         )))
     }

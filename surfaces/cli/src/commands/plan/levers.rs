@@ -2,14 +2,11 @@
 
 use stdchk::model::{Compression, Overlay};
 
-use super::case::Case;
+use super::case::{COMPRESSING, Case, LINK};
 use crate::output::size;
 
-/// What a compressor of today does with numbers, where nothing is known of this one: a third less, at this many bytes a second
-/// on each node.
-const COMPRESSION: (f64, f64) = (1.0 / 3.0, 500e6);
-/// Bytes a second of a node's link, where nothing is known of the network: ten gigabit Ethernet, a little less than full.
-const LINK: f64 = 1e9;
+/// What a compressor of today does with numbers, where nothing is known of this one: a third less.
+const SAVED: f64 = 1.0 / 3.0;
 
 /// What could be changed, and the share of work that would follow, best first. What they assume is in their words.
 pub fn levers(case: &Case) -> Vec<(String, f64)> {
@@ -68,9 +65,8 @@ fn compression(case: &Case) -> Change {
     if case.compression.is_some() {
         return Some(("no compression".to_owned(), Case { compression: None, ..case.clone() }));
     }
-    let (saved, speed) = COMPRESSION;
-    let all = speed * case.nodes;
-    let compression = Some(Compression { saved, compress: all, decompress: all });
-    let what = format!("compression by a third, at {:.0} MB/s on each node", speed / 1e6);
+    let all = COMPRESSING * case.nodes;
+    let compression = Some(Compression { saved: SAVED, compress: all, decompress: all });
+    let what = format!("compression by a third, at {:.0} MB/s on each node", COMPRESSING / 1e6);
     Some((what, Case { compression, ..case.clone() }))
 }

@@ -44,9 +44,10 @@ pub fn plan(cli: &Cli, out: &Out, args: &PlanArgs) -> Result<u8> {
     let failing = Failing::of(args)?;
     let case = Case::of(args, history.as_ref(), failing.trace().map(Trace::mean))?;
     let (job, best) = case.best().map_err(|error| hopeless(&case, error))?;
-    if job.mtti < job.checkpoint {
-        out.note("the job is interrupted more often than a checkpoint can be written: it hardly gets on, and the figures are at the limit of the model");
-    }
+    let limit = (job.mtti < job.checkpoint).then_some(
+        "the job is interrupted more often than a checkpoint can be written: it hardly gets on, and the figures are at the limit of the model",
+    );
+    limit.into_iter().for_each(|limit| out.note(limit));
     if let Some(path) = &args.plot {
         let (_, least) = case.job().map_err(refused)?;
         chart::panels(path, &[share_of_work(&job, &best, least)])?;
@@ -58,7 +59,8 @@ pub fn plan(cli: &Cli, out: &Out, args: &PlanArgs) -> Result<u8> {
         out.note("there is nothing simulated: failures come so often, or intervals are so short, that a run takes too many steps");
     }
     let verdict = case.verdict().map_err(refused)?;
-    let answer = Answer { job, best, verdict, levers: levers(&case), simulated, trace: failing.trace() };
+    let (levers, trace) = (levers(&case), failing.trace());
+    let answer = Answer { job, best, verdict, assumed: case.assumed, limit, levers, simulated, trace };
     if out.json {
         out.object(&answer.json());
     } else {

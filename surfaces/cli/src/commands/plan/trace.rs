@@ -11,6 +11,8 @@ use stdchk::{Error, Result};
 const BYTES_MAX: u64 = 64 << 20;
 /// What the words of a column's name begin with that holds the time of a failure, the surest first.
 const NAMES: [&str; 7] = ["start", "beg", "fail", "down", "time", "date", "second"];
+/// What stands in the name of a column that holds the times between failures, not when they were.
+const GAPS: [&str; 8] = ["tbf", "ttf", "mtbf", "mtti", "between", "gap", "interval", "uptime"];
 /// Dates with a time of day, and days. A year of two digits is tried first: four digits do not match it.
 const DATES: [&str; 9] = [
     "%Y-%m-%dT%H:%M:%S%.f",
@@ -34,7 +36,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Reads a file whose lines have the times of failures in a column, in any order. Failures of the same time are one.
+    /// Reads a file whose lines have the times of failures in a column, in any order, or by its name the seconds between two of them. Failures of
+    /// the same time are one.
     pub fn read(path: &Path, column: Option<&str>) -> Result<Trace> {
         let failed = |text: String| Error::invalid(format!("{}: {text}", path.display()));
         let text = text_of(path)?;
@@ -50,12 +53,22 @@ impl Trace {
             let time = time_of(field).ok_or_else(|| failed(format!("line {line}: {field:?} is no time")));
             times.push(time?);
         }
-        times.sort_by(f64::total_cmp);
-        let gaps: Vec<f64> = times.windows(2).map(|two| two[1] - two[0]).filter(|&gap| gap > 0.0).collect();
+        let name = header.and_then(|names| names.get(at)).filter(|name| !name.is_empty());
+        let gaps: Vec<f64> = match name.is_some_and(says_gaps) {
+            true if times.iter().any(|&gap| gap < 0.0) => {
+                return Err(failed(
+                    "there is a time between two failures that is less than nothing".to_owned(),
+                ));
+            }
+            true => times.into_iter().filter(|&gap| gap > 0.0).collect(),
+            false => {
+                times.sort_by(f64::total_cmp);
+                times.windows(2).map(|two| two[1] - two[0]).filter(|&gap| gap > 0.0).collect()
+            }
+        };
         if gaps.is_empty() {
             return Err(failed("there are no two failures at different times".to_owned()));
         }
-        let name = header.and_then(|names| names.get(at)).filter(|name| !name.is_empty());
         Ok(Trace { gaps, column: name.map_or_else(|| (at + 1).to_string(), str::to_owned) })
     }
 
@@ -99,6 +112,12 @@ fn records(text: &str) -> std::result::Result<Vec<(u64, StringRecord)>, csv::Err
         records.push((line, bare.collect()));
     }
     Ok(records)
+}
+
+/// Whether the name of a column speaks of the times between failures.
+fn says_gaps(name: &str) -> bool {
+    let name = name.to_lowercase();
+    name.split(|c: char| !c.is_alphanumeric()).any(|word| GAPS.contains(&word.trim_end_matches('s')))
 }
 
 /// The column that holds times: the one asked for, or by its name, or by what it holds.
@@ -188,6 +207,9 @@ mod tests {
         // As Los Alamos has it.
         let alamos = "System,nodes,\"Prob Started (mm/dd/yy hh:mm)\",\"Prob Fixed (mm/dd/yy hh:mm)\",Down Time\n2,49,7/31/2001 6:42,7/31/2001 8:00,78\n2,49,7/31/2001 7:42,7/31/2001 8:00,18\n";
         assert_eq!(of(alamos), (vec![3600.0], "Prob Started (mm/dd/yy hh:mm)".to_owned()));
+        // Not when failures were, but how long it was between them.
+        assert_eq!(of("tbf_s\n300\n100\n0\n200\n").0, [300.0, 100.0, 200.0]);
+        assert_eq!(of("node,Time between failures (s)\na,60\nb,40\n").0, [60.0, 40.0]);
         let plain = "x;y\n1;10\n2;30\n";
         assert_eq!(read(plain, Some("Y")).unwrap().0, [20.0]);
         assert_eq!(read(plain, Some("1")).unwrap().0, [1.0]);
@@ -204,6 +226,7 @@ mod tests {
         assert!(told("", None).contains("no line"));
         assert!(told("nothing\nat all\n", None).contains("no line"));
         assert!(told("5\n5\n", None).contains("no two failures"));
+        assert!(told("gap\n5\n-5\n", None).contains("less than nothing"));
         assert!(told("nan\ninf\n", None).contains("no line"));
     }
 }
