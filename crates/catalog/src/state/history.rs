@@ -11,6 +11,10 @@ const REMEMBERED: usize = 32;
 /// A pause of so many usual ones is no work: the application was not running.
 const PAUSES_MAX: u64 = 10;
 
+/// Saves that wrote less, or less than this part of what they looked at, say more about latencies and looking than about the speed of a store.
+const TELLING_BYTES: u64 = 4 << 20;
+const TELLING_PART: u64 = 4;
+
 /// One save.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SaveSample {
@@ -85,6 +89,18 @@ impl History {
         let measured = || self.saves.iter().filter(|save| save.took_ms > 0);
         let later = median(measured().filter(|save| save.pause_ms > 0).map(|save| save.took_ms));
         later.or_else(|| median(measured().map(|save| save.took_ms)))
+    }
+
+    /// Seconds for a byte that was written, everything included, in the fastest of the last saves that mostly wrote: the store is no slower than that.
+    pub fn least_write_s_per_byte(&self) -> Option<f64> {
+        let tells = |save: &&SaveSample| {
+            save.took_ms > 0 && save.written >= TELLING_BYTES.max(save.bytes / TELLING_PART)
+        };
+        self.saves
+            .iter()
+            .filter(tells)
+            .map(|save| save.took_ms as f64 / 1e3 / save.written as f64)
+            .min_by(f64::total_cmp)
     }
 
     /// The median of the milliseconds that restores took.
@@ -184,6 +200,21 @@ mod tests {
         assert_eq!(history.active_ms(), 180_000 + 600_000);
         history.restarted(Restart { time_ns: 0, took_ms: 700 });
         assert_eq!((history.mtti_ms(), history.usual_restore_ms()), (Some(390_000), Some(700)));
+    }
+
+    #[test]
+    fn the_fastest_save_says_what_a_store_takes() {
+        let mut history = History::default();
+        let mut saved = |written, took_ms| {
+            let Op::Commit(_, entry, _) = commit(1, 1, &[]) else { unreachable!() };
+            history.saved(&CheckpointEntry { bytes: 20_000_000, written, took_ms, ..*entry });
+            history.least_write_s_per_byte()
+        };
+        assert_eq!(saved(4_900_000, 1), None, "that is little");
+        assert_eq!(saved(10_000_000, 0), None, "that was not measured");
+        assert_eq!(saved(10_000_000, 1000), Some(1e-7));
+        assert_eq!(saved(10_000_000, 100), Some(1e-8));
+        assert_eq!(saved(10_000_000, 500), Some(1e-8));
     }
 
     #[test]

@@ -152,7 +152,12 @@ impl PartWriter {
 
     fn finished_members(&mut self, costs: &HashMap<PackName, Vec<RunCost>>) -> Vec<Member> {
         let shares = std::mem::take(&mut self.shares);
+        // What was added before its packs were stored knows the store only now.
+        let now = self.coder.meter.pace();
         let finish = |mut added: super::Added| {
+            if let Some(pace) = added.pace.as_mut().filter(|pace| !pace.store_known) {
+                (pace.store, pace.store_known) = (now.store, now.store_known);
+            }
             let runs = shares[added.shares.clone()]
                 .iter()
                 .map(|share| (&costs[&share.pack][share.run], share.bytes));

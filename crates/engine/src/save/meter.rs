@@ -13,6 +13,8 @@ const STORE_GUESS: f64 = 1e-9;
 const SETTLED: f64 = (16 << 20) as f64;
 /// Packs that are shorter say more about the latency of the store than about its speed.
 const TELLING_BYTES: u64 = 1 << 20;
+/// What is remembered of a store is not believed where whole saves took so many times as long.
+const STALE: f64 = 8.0;
 /// New bytes of a save whose compression takes no time worth mentioning.
 const LITTLE_BYTES: u64 = 1 << 20;
 
@@ -76,6 +78,15 @@ impl Meter {
     /// measured now.
     pub fn remember_store(&self, per_byte: f64) {
         locked(&self.measured).store = Rate { per_byte, bytes: SETTLED };
+    }
+
+    /// The same by what the fastest of the last saves needed, everything included: that counts where nothing else is known, or cannot be true any more.
+    pub fn expect_store(&self, most: f64) {
+        let mut measured = locked(&self.measured);
+        let known = measured.store;
+        if known.bytes == 0.0 || known.per_byte > most || known.per_byte * STALE < most {
+            measured.store = Rate { per_byte: most, bytes: SETTLED };
+        }
     }
 
     /// Times how one thread looks at so many bytes.
@@ -150,6 +161,21 @@ mod tests {
         let pace = meter.pace();
         assert!((pace.look / (10.0 * 0.1 / f64::from(100 << 20)) - 1.0).abs() < 1e-9);
         assert_eq!((pace.threads, pace.store, pace.little), (2.0, 3e-9, false));
+    }
+
+    #[test]
+    fn what_whole_saves_took_bounds_the_store() {
+        let expects = |remembered: Option<f64>, most| {
+            let meter = Meter::new(1, 0.0);
+            remembered.into_iter().for_each(|store| meter.remember_store(store));
+            meter.expect_store(most);
+            assert!(meter.pace().store_known);
+            meter.pace().store
+        };
+        assert_eq!(expects(None, 2e-9), 2e-9);
+        assert_eq!(expects(Some(1e-9), 2e-9), 1e-9, "saves do more than to wait for the store");
+        assert_eq!(expects(Some(3e-9), 2e-9), 2e-9, "it has become faster");
+        assert_eq!(expects(Some(1e-9), 20e-9), 20e-9, "it has become slower");
     }
 
     #[test]

@@ -181,6 +181,12 @@ impl PartWriter {
         self.tags = tags;
     }
 
+    /// Says how long the store needs for a byte at most, in seconds, by how long whole saves took: what their parts say of it is never seen in saves that
+    /// are written in one piece.
+    pub fn expect_store(&mut self, most: f64) {
+        self.coder.meter.expect_store(most);
+    }
+
     /// A parent that cannot be read is no reason not to save: then there is less to share.
     fn take_parent(&mut self, view: &PartView) {
         let members = match view.members(&self.vault) {

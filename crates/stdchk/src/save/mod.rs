@@ -145,8 +145,9 @@ impl Repository {
         options: &SaveOptions,
         parent: impl FnOnce(&Vault) -> Option<PartView>,
     ) -> Result<PartWriter> {
-        let known = state.apps().get(app).map(|app| (app.policy.saving, app.history.restarts_per_save()));
-        let (settled, restarts) = known.unwrap_or_default();
+        let known = state.apps().get(app);
+        let settled = known.map(|app| app.policy.saving).unwrap_or_default();
+        let restarts = known.map_or(0.0, |app| app.history.restarts_per_save());
         let engine = options.engine(&settled, restarts);
         engine.check()?;
         let vault = Arc::new(Vault::new(self.store.clone(), state.clone(), engine.memory / 8));
@@ -158,7 +159,7 @@ impl Repository {
             }
         };
         let parent = parent(&vault);
-        PartWriter::new(
+        let mut writer = PartWriter::new(
             engine,
             vault,
             self.workers.clone(),
@@ -167,7 +168,10 @@ impl Repository {
             session,
             random_u64()? as u32,
             options.rank,
-        )
+        )?;
+        let took = known.and_then(|app| app.history.least_write_s_per_byte());
+        took.into_iter().for_each(|most| writer.expect_store(most));
+        Ok(writer)
     }
 
     pub(crate) fn new_entry(
