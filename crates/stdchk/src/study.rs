@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 pub use stdchk_study::{
-    Cuts, Figures, Input, Pressed, Progress, Tool, WindowHash, compression, similarity, write_rate,
+    Cuts, Figures, Input, Pressed, Progress, Tool, WindowHash, compression, similarity, successive,
+    write_rate,
 };
 
 use stdchk_catalog::Durability;

@@ -28,6 +28,8 @@ pub enum Tool {
     Zstd(i32),
     /// What stdchk would choose for each run if only space counted among its fast codings.
     Ours,
+    /// The same beside the version before, where a run may be a difference: see [`crate::successive`].
+    OursNext,
 }
 
 impl std::fmt::Display for Tool {
@@ -40,6 +42,7 @@ impl std::fmt::Display for Tool {
             Tool::Lz4 => f.write_str("lz4"),
             Tool::Zstd(level) => write!(f, "zstd({level})"),
             Tool::Ours => f.write_str("stdchk"),
+            Tool::OursNext => f.write_str("stdchk, next"),
         }
     }
 }
@@ -83,11 +86,14 @@ impl Pressed {
 }
 
 /// What is compressed at once.
-const PIECE: usize = 8 << 20;
+pub(crate) const PIECE: usize = 8 << 20;
 /// Pieces of pbzip2: its second parameter, 5, times 100 kB.
 const PARALLEL_PIECE: usize = 500_000;
 /// Runs of stdchk.
-const RUN: usize = 256 << 10;
+pub(crate) const RUN: usize = 256 << 10;
+/// With nothing to wait for the smallest of stdchk's fast codings is chosen.
+pub(crate) const AT_LEISURE: Pace =
+    Pace { threads: 1.0, look: 0.0, store: 0.0, store_known: false, little: true, restarts: 0.0 };
 
 /// Compresses a file in pieces of 8 MiB, brings them back, and compares. `threads` are for what is parallel.
 pub fn compression(input: &Input, tool: Tool, threads: usize, progress: Progress) -> Result<Pressed> {
@@ -154,7 +160,8 @@ fn pack(raw: &[u8], tool: Tool, threads: usize) -> Result<Vec<Packed>> {
         }
         Tool::Lz4 => whole(lz4_flex::compress(raw)),
         Tool::Zstd(level) => whole(zstd::bulk::compress(raw, level).map_err(failed)?),
-        Tool::Ours => ours(raw)?,
+        // With nothing before it there is nothing to subtract from.
+        Tool::Ours | Tool::OursNext => ours(raw)?,
     })
 }
 
@@ -173,7 +180,7 @@ fn unpack(packed: &[Packed], tool: Tool, threads: usize) -> Result<Vec<Vec<u8>>>
         Tool::Xz(_) => read(&mut liblzma::read::XzDecoder::new(&piece.bytes[..]), piece.raw),
         Tool::Lz4 => lz4_flex::decompress(&piece.bytes, piece.raw).map_err(failed),
         Tool::Zstd(_) => zstd::bulk::decompress(&piece.bytes, piece.raw).map_err(failed),
-        Tool::Ours => {
+        Tool::Ours | Tool::OursNext => {
             let mut out = Vec::new();
             press.decompress(piece.coding, &piece.bytes, piece.raw, &mut out).map(|()| out)
         }
@@ -195,8 +202,6 @@ fn bzipped(raw: &[u8], level: u32) -> Result<Vec<u8>> {
 fn ours(raw: &[u8]) -> Result<Vec<Packed>> {
     let preference = Preference::Auto(Prefer::Balanced);
     let mut advisor = Advisor::new(preference);
-    // With nothing to wait for the smallest of its fast codings is chosen.
-    let pace = Pace { threads: 1.0, look: 0.0, store: 0.0, store_known: false, little: true, restarts: 0.0 };
     let mut press = Press::new();
     let begun = Instant::now();
     let clock = || begun.elapsed().as_secs_f64();
@@ -205,7 +210,7 @@ fn ours(raw: &[u8]) -> Result<Vec<Packed>> {
         if let Some(prefer) = advisor.wants_trial(f64::INFINITY) {
             advisor.tried(try_codings(prefer, &mut press, run, &clock)?);
         }
-        let choice = advisor.choose(&pace, false);
+        let choice = advisor.choose(&AT_LEISURE, false);
         let done = match choice.coding.is_none() {
             true => None,
             false => press.compress(choice.coding, choice.level, run, preference.limit(run.len()))?,
@@ -244,11 +249,12 @@ fn failed(error: impl std::fmt::Display) -> Error {
 }
 
 /// Writes `bytes` bytes that do not compress into a file in `folder`, and syncs it; bytes a second.
-pub fn write_rate(folder: &Path, bytes: u64) -> Result<f64> {
-    write_probe(folder, bytes).context(|| format!("cannot measure how fast {} is", folder.display()))
+pub fn write_rate(folder: &Path, bytes: u64, progress: Progress) -> Result<f64> {
+    write_probe(folder, bytes, progress)
+        .context(|| format!("cannot measure how fast {} is", folder.display()))
 }
 
-fn write_probe(folder: &Path, bytes: u64) -> std::io::Result<f64> {
+fn write_probe(folder: &Path, bytes: u64, progress: Progress) -> std::io::Result<f64> {
     let mut noise = vec![0u8; 1 << 20];
     blake3::Hasher::new().finalize_xof().fill(&mut noise);
     // Nothing is left of it, whenever this ends.
@@ -257,6 +263,7 @@ fn write_probe(folder: &Path, bytes: u64) -> std::io::Result<f64> {
     for at in 0..bytes.div_ceil(1 << 20) {
         noise[..8].copy_from_slice(&at.to_le_bytes());
         file.write_all(&noise)?;
+        progress(noise.len() as u64);
     }
     file.sync_data()?;
     Ok(bytes as f64 / begun.elapsed().as_secs_f64().max(1e-9))
@@ -291,8 +298,8 @@ mod tests {
     #[test]
     fn a_store_is_measured_and_left_clean() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(write_rate(folder.path(), 3 << 20).unwrap() > 1e5);
+        assert!(write_rate(folder.path(), 3 << 20, &|_| {}).unwrap() > 1e5);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-        assert!(write_rate(&folder.path().join("gone"), 1).is_err());
+        assert!(write_rate(&folder.path().join("gone"), 1, &|_| {}).is_err());
     }
 }

@@ -12,8 +12,9 @@ use stdchk_object::{Error, Result};
 #[derive(Clone, Debug)]
 pub struct Input {
     path: PathBuf,
-    /// Bytes of it that are studied.
+    /// Bytes of it that are studied, and all that it has.
     len: u64,
+    whole: u64,
     state: State,
 }
 
@@ -50,8 +51,8 @@ impl Input {
             return refuse("it is no file, and cannot be read several times; write what it gives into one");
         }
         let mut file = File::open(path).context(what)?;
-        let len = file.seek(SeekFrom::End(0)).context(what)?.min(limit);
-        Ok(Input { path: path.to_owned(), len, state: State::of(&metadata) })
+        let whole = file.seek(SeekFrom::End(0)).context(what)?;
+        Ok(Input { path: path.to_owned(), len: whole.min(limit), whole, state: State::of(&metadata) })
     }
 
     /// Looks at several, of each of which at most `limit` bytes will be studied.
@@ -67,6 +68,11 @@ impl Input {
     /// Bytes of it that are studied.
     pub fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Bytes of it, whether they are studied or not.
+    pub fn whole_len(&self) -> u64 {
+        self.whole
     }
 
     /// Whether there is nothing to study.
@@ -135,6 +141,7 @@ mod tests {
         std::fs::write(&path, [1; 5000]).unwrap();
         let (whole, part) = (Input::new(&path, u64::MAX).unwrap(), Input::new(&path, 1000).unwrap());
         assert_eq!((whole.len(), all(&whole).unwrap(), all(&part).unwrap()), (5000, 5000, 1000));
+        assert_eq!(part.whole_len(), 5000);
         // While it is read.
         let mut reading = whole.read().unwrap();
         reading.read_exact(&mut [0; 100]).unwrap();

@@ -48,7 +48,7 @@ pub fn similarity(files: &[Input], cuts: &Cuts, progress: Progress) -> Result<Fi
     }
     let mut before: Option<Known> = None;
     let mut shares = Vec::with_capacity(files.len() - 1);
-    let (mut bytes, mut chunks, mut shortest, mut longest) = (0u64, 0u64, 0.0, 0.0);
+    let (mut bytes, mut chunks, mut shortest, mut longest) = (0u64, 0u64, Vec::new(), Vec::new());
     let begun = Instant::now();
     for file in files {
         let file = one_file(file, cuts, before.as_ref(), progress)?;
@@ -57,8 +57,11 @@ pub fn similarity(files: &[Input], cuts: &Cuts, progress: Progress) -> Result<Fi
         }
         bytes += file.bytes;
         chunks += file.chunks;
-        shortest += file.shortest as f64 / files.len() as f64;
-        longest += file.longest as f64 / files.len() as f64;
+        // One that is empty has no chunks.
+        if file.chunks > 0 {
+            shortest.push(file.shortest as f64);
+            longest.push(file.longest as f64);
+        }
         before = Some(file.known);
     }
     let seconds = begun.elapsed().as_secs_f64().max(1e-9);
@@ -66,14 +69,14 @@ pub fn similarity(files: &[Input], cuts: &Cuts, progress: Progress) -> Result<Fi
         similarity: mean(&shares),
         throughput: bytes as f64 / seconds,
         mean: bytes as f64 / chunks.max(1) as f64,
-        shortest,
-        longest,
+        shortest: mean(&shortest),
+        longest: mean(&longest),
     })
 }
 
 /// The mean; zero of none.
-fn mean(shares: &[f64]) -> f64 {
-    if shares.is_empty() { 0.0 } else { shares.iter().sum::<f64>() / shares.len() as f64 }
+fn mean(values: &[f64]) -> f64 {
+    if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
 fn one_file(file: &Input, cuts: &Cuts, before: Option<&Known>, progress: Progress) -> Result<OneFile> {
@@ -99,8 +102,5 @@ fn one_file(file: &Input, cuts: &Cuts, before: Option<&Known>, progress: Progres
     })
     .map_err(|error| error.within(what()))?;
     progress(untold);
-    if one.chunks == 0 {
-        one.shortest = 0;
-    }
     Ok(one)
 }

@@ -8,11 +8,12 @@ use stdchk::model::Compression;
 use stdchk::study::{self, Input, Pressed, Tool};
 use stdchk::{Coding, Error, Preferred, Result, Wanted};
 
+use super::only_read;
 use super::stores::{self, Store};
 use crate::args::{Cli, CompressionArgs};
 use crate::chart::{self, Bars};
 use crate::commands::keep::Settled;
-use crate::output::{Out, size, table};
+use crate::output::{Out, size, span, table};
 use crate::picture;
 
 const TOOLS: [Tool; 9] = [
@@ -30,7 +31,15 @@ const TOOLS: [Tool; 9] = [
 /// Files that belong together, and what compressors do on them.
 struct Group {
     name: String,
+    /// Bytes of each on average.
+    mean: u64,
     rows: Vec<Row>,
+}
+
+impl Group {
+    fn row(&self, tool: Tool) -> &Row {
+        self.rows.iter().find(|row| row.tool == tool).expect("every tool is tried")
+    }
 }
 
 /// The files by the names that were put before them, as in `system=core.1`; without one each is for itself.
@@ -95,8 +104,14 @@ pub fn compression(cli: &Cli, out: &Out, args: &CompressionArgs) -> Result<u8> {
     let groups = groups.into_iter().map(|(name, paths)| Ok((name, Input::all(&paths, args.limit)?)));
     let groups = groups.collect::<Result<Vec<(String, Vec<Input>)>>>()?;
     let once: u64 = groups.iter().flat_map(|(_, inputs)| inputs).map(Input::len).sum();
-    let bar = out.progress("studying", once * TOOLS.len() as u64);
+    let steps = successions(&groups);
+    let again: u64 = steps.iter().map(|(_, now)| now.len()).sum();
+    let bar = out.progress("studying", once * TOOLS.len() as u64 + again);
     let told = |bytes| bar.inc(bytes);
+    let mut next = Pressed::default();
+    for (before, now) in steps {
+        next.add(&study::successive(before, now, &told)?);
+    }
     let mut pressed: Vec<Vec<Pressed>> = Vec::new();
     for (_, inputs) in &groups {
         pressed.push(vec![Pressed::default(); TOOLS.len()]);
@@ -108,7 +123,10 @@ pub fn compression(cli: &Cli, out: &Out, args: &CompressionArgs) -> Result<u8> {
         }
     }
     bar.finish_and_clear();
-    let mut groups: Vec<_> = groups.into_iter().map(|(name, _)| name).zip(pressed).collect();
+    let cut = only_read(groups.iter().flat_map(|(_, inputs)| inputs));
+    let mean = |inputs: &[Input]| inputs.iter().map(Input::whole_len).sum::<u64>() / inputs.len() as u64;
+    let named = groups.into_iter().map(|(name, inputs)| (name, mean(&inputs)));
+    let mut groups: Vec<_> = named.zip(pressed).collect();
     // Of what is empty there is nothing to say.
     groups.retain(|(_, of_group)| of_group[0].raw > 0);
     if groups.is_empty() {
@@ -121,11 +139,18 @@ pub fn compression(cli: &Cli, out: &Out, args: &CompressionArgs) -> Result<u8> {
     let made = |all: Vec<Pressed>| -> Result<Vec<Row>> {
         TOOLS.into_iter().zip(all).map(|(tool, pressed)| Row::new(tool, pressed, checkpoints)).collect()
     };
-    let rows = made(all)?;
-    let groups = groups.into_iter().map(|(name, all)| Ok(Group { name, rows: made(all)? }));
+    let mut rows = made(all)?;
+    let groups = groups.into_iter().map(|((name, mean), all)| Ok(Group { name, mean, rows: made(all)? }));
     let groups = groups.collect::<Result<Vec<Group>>>()?;
-    let stores = stores::stores(args)?;
-    let (advice, coding) = advice(&rows, &stores);
+    if next.raw > 0 {
+        rows.insert(1, Row::new(Tool::OursNext, next, checkpoints)?);
+    }
+    let stores = stores::stores(cli, out, args)?;
+    let mean = groups.iter().map(|group| group.mean).sum::<u64>() / groups.len() as u64;
+    let (advice, coding) = advice(&rows, &stores, mean);
+    if !cut.is_empty() {
+        out.note(&format!("figures are those of the files{cut}"));
+    }
     show(out, args, &rows, &groups, &stores, &advice);
     match (settled, coding) {
         (Some(settled), Some(coding)) => settled.change(out, &|saving| saving.coding = coding)?,
@@ -136,7 +161,8 @@ pub fn compression(cli: &Cli, out: &Out, args: &CompressionArgs) -> Result<u8> {
         (None, _) => {}
     }
     if let Some(path) = &args.plot {
-        chart::bars(path, &figures(&rows))?;
+        let charts: Vec<Bars> = figures(&rows).into_iter().chain(figures_of_groups(&groups)).collect();
+        chart::bars(path, &charts)?;
     }
     Ok(0)
 }
@@ -155,11 +181,40 @@ fn figures(rows: &[Row]) -> Vec<Bars> {
     ]
 }
 
+/// The paper's figure 4: whether size, processes, or what is saved make a difference.
+fn figures_of_groups(groups: &[Group]) -> Vec<Bars> {
+    if groups.len() < 2 {
+        return Vec::new();
+    }
+    let figure = |tool, title| {
+        let bar = |group: &Group| {
+            let name = format!("{}, {}", group.name, size(group.mean));
+            (name, group.row(tool).waited / 1e6)
+        };
+        let unit = "MB/s of the store, for each process";
+        Bars { title, unit, bars: groups.iter().map(bar).collect() }
+    };
+    vec![
+        figure(Tool::Ours, "stdchk pays below, by what is saved"),
+        figure(Tool::Zlib(1), "zlib(1) pays below, by what is saved"),
+        figure(Tool::ParallelBzip2(1), "pbzip2(1,5) pays below, by what is saved"),
+    ]
+}
+
+/// Each file with the one before it: those of a group follow each other, or if each is one of its own, all do.
+fn successions(groups: &[(String, Vec<Input>)]) -> Vec<(&Input, &Input)> {
+    let each_alone = groups.iter().all(|(_, inputs)| inputs.len() == 1);
+    let all: Vec<(&String, &Input)> =
+        groups.iter().flat_map(|(name, inputs)| inputs.iter().map(move |input| (name, input))).collect();
+    let follow = |two: &&[(&String, &Input)]| each_alone || two[0].0 == two[1].0;
+    all.windows(2).filter(follow).map(|two| (two[0].1, two[1].1)).collect()
+}
+
 fn show(out: &Out, args: &CompressionArgs, rows: &[Row], groups: &[Group], stores: &[Store], advice: &str) {
     if out.json {
         let all = |rows: &[Row]| rows.iter().map(as_json).collect::<Vec<_>>();
         out.object(&json!({
-            "tools": all(rows), "groups": groups.iter().map(|group| json!({ "name": group.name, "tools": all(&group.rows) })).collect::<Vec<_>>(),
+            "tools": all(rows), "groups": groups.iter().map(|group| json!({ "name": group.name, "mean_bytes": group.mean, "tools": all(&group.rows) })).collect::<Vec<_>>(),
             "stores": stores.iter().map(|store| store_as_json(rows, store)).collect::<Vec<_>>(), "checkpoints_per_restart": args.checkpoints_per_restart, "advice": advice,
         }));
         return;
@@ -169,7 +224,7 @@ fn show(out: &Out, args: &CompressionArgs, rows: &[Row], groups: &[Group], store
     if groups.len() > 1 {
         out.line("");
         out.line(&table(
-            &["GROUP, PAYS BELOW", "STDCHK SAVES", "STDCHK", "ZLIB(1)", "PBZIP2(1,5)"],
+            &["GROUP, PAYS BELOW", "SIZE", "STDCHK SAVES", "STDCHK", "ZLIB(1)", "PBZIP2(1,5)"],
             &break_evens(groups),
         ));
     }
@@ -192,19 +247,19 @@ fn store_as_json(rows: &[Row], store: &Store) -> serde_json::Value {
 /// The paper's table I: the break-even points of groups.
 fn break_evens(groups: &[Group]) -> Vec<Vec<String>> {
     let of = |group: &Group| {
-        let row = |tool| group.rows.iter().find(|row| row.tool == tool).expect("every tool is tried");
-        let mut cells = vec![group.name.clone(), format!("{:.1} %", 100.0 * row(Tool::Ours).pressed.saved())];
+        let saved = format!("{:.1} %", 100.0 * group.row(Tool::Ours).pressed.saved());
+        let mut cells = vec![group.name.clone(), size(group.mean), saved];
         let tools = [Tool::Ours, Tool::Zlib(1), Tool::ParallelBzip2(1)];
-        cells.extend(tools.map(|tool| speed(row(tool).waited)));
+        cells.extend(tools.map(|tool| below(group.row(tool).waited)));
         cells
     };
     groups.iter().map(of).collect()
 }
 
 fn cells(row: &Row) -> Vec<String> {
-    let rates = [row.pressed.compress(), row.pressed.decompress(), row.waited, row.overlapped];
     let mut cells = vec![row.tool.to_string(), format!("{:.1} %", 100.0 * row.pressed.saved())];
-    cells.extend(rates.map(speed));
+    cells.extend([row.pressed.compress(), row.pressed.decompress()].map(speed));
+    cells.extend([row.waited, row.overlapped].map(below));
     cells
 }
 
@@ -220,9 +275,13 @@ fn as_json(row: &Row) -> serde_json::Value {
 const LITTLE: f64 = 0.03;
 
 /// What to do about it: in words, and if it is known, how to code; nothing for what is automatic.
-fn advice(rows: &[Row], stores: &[Store]) -> (String, Option<Option<Wanted>>) {
-    let ours = &rows[0];
-    let saved = 100.0 * ours.pressed.saved();
+fn advice(rows: &[Row], stores: &[Store], mean: u64) -> (String, Option<Option<Wanted>>) {
+    let first = &rows[0];
+    let next = rows.iter().find(|row| row.tool == Tool::OursNext);
+    let next = next.filter(|next| next.pressed.saved() > first.pressed.saved() + LITTLE);
+    // Versions that follow another one are what most saves are of.
+    let ours = next.unwrap_or(first);
+    let saved = 100.0 * first.pressed.saved();
     let most = rows.iter().max_by(|a, b| a.pressed.saved().total_cmp(&b.pressed.saved())).expect("tools");
     if ours.pressed.saved() < LITTLE {
         let mut text = "These files do not compress: save with --compress none.".to_owned();
@@ -236,7 +295,13 @@ fn advice(rows: &[Row], stores: &[Store]) -> (String, Option<Option<Wanted>>) {
         }
         return (text, Some(Some(Wanted::Fixed(Coding::NONE, 1))));
     }
-    let text = format!("stdchk saves {saved:.0} % of these files.");
+    let beside = next.map_or(String::new(), |next| {
+        let percent = 100.0 * next.pressed.saved();
+        format!(
+            " Beside the version before it saves {percent:.0} % of the pages that differ, as differences."
+        )
+    });
+    let text = format!("stdchk saves {saved:.0} % of these files.{beside}");
     if stores.is_empty() {
         let text = format!(
             "{text} That shortens a commit on stores that take less than {} from each thread that \
@@ -245,7 +310,7 @@ fn advice(rows: &[Row], stores: &[Store]) -> (String, Option<Option<Wanted>>) {
         );
         return (text, None);
     }
-    let verdicts: Vec<String> = stores.iter().map(|store| verdict(rows, *store)).collect();
+    let verdicts: Vec<String> = stores.iter().map(|store| verdict(rows, ours, *store, mean)).collect();
     let coding = stores::decisive(stores).map(|store| {
         let pays = store.rate < ours.overlapped;
         (!pays).then_some(Wanted::Prefer(Preferred::Time))
@@ -254,8 +319,7 @@ fn advice(rows: &[Row], stores: &[Store]) -> (String, Option<Option<Wanted>>) {
 }
 
 /// Whether to compress for one store.
-fn verdict(rows: &[Row], store: Store) -> String {
-    let ours = &rows[0];
+fn verdict(rows: &[Row], ours: &Row, store: Store, mean: u64) -> String {
     let measured = if store.measured { ", as measured" } else { "" };
     let (rate, limit) = (speed(store.rate), speed(ours.overlapped));
     let text = if store.rate < ours.overlapped {
@@ -265,17 +329,31 @@ fn verdict(rows: &[Row], store: Store) -> String {
         )
     } else {
         format!(
-            "The store takes {rate}{measured}, more than the {limit} that one thread compresses: unless several threads do, compressing makes \
+            "The store takes {rate}{measured}, more than the {limit} that one thread compresses: unless several threads do, stdchk's compressing makes \
              commits longer. --prefer time leaves it, --prefer space does it all the same."
         )
     };
-    match stores::shortest(rows, store) {
+    let text = match stores::shortest(rows, store) {
         Some((row, factor)) if row.tool != ours.tool => {
             format!("{text} Of all compressors {} gives the shortest, x {factor:.2}.", row.tool)
         }
         Some(_) => format!("{text} No other compressor gives shorter ones."),
         None => text,
-    }
+    };
+    // Whoever does not wait for it does not notice how long it takes, but what it waits for the next one.
+    let plain = mean as f64 / store.rate;
+    let packed = plain * rows[0].against_none(store.rate).1;
+    format!(
+        "{text} Committed asynchronously, a first checkpoint of {} is safe after {} compressed and {} as it is, and the next one can begin no sooner.",
+        size(mean),
+        span(packed),
+        span(plain)
+    )
+}
+
+/// The bandwidth below which something pays.
+fn below(rate: f64) -> String {
+    if rate < 1.0 { "never".to_owned() } else { speed(rate) }
 }
 
 fn speed(rate: f64) -> String {
@@ -301,7 +379,7 @@ mod tests {
         let row = |pressed| vec![Row::new(Tool::Ours, pressed, 1.0).unwrap()];
         let stores =
             |rates: &[f64]| rates.iter().map(|&rate| Store { rate, measured: false }).collect::<Vec<_>>();
-        let advice = |pressed, rates: &[f64]| advice(&row(pressed), &stores(rates));
+        let advice = |pressed, rates: &[f64]| advice(&row(pressed), &stores(rates), 1 << 30);
         assert!(advice(pressed, &[1e8]).0.contains("will compress"));
         assert_eq!(advice(pressed, &[1e10]).1, Some(Some(Wanted::Prefer(Preferred::Time))));
         assert!(advice(pressed, &[]).0.contains("--bandwidth"));

@@ -5,6 +5,7 @@ use serde_json::json;
 use stdchk::study::{self, Cuts, Figures, Input, WindowHash};
 use stdchk::{Chunking, Error, Result};
 
+use super::only_read;
 use super::stops::Stops;
 use crate::args::{Cli, SimilarityArgs};
 use crate::chart::{self, Bars};
@@ -95,7 +96,7 @@ fn sweep() -> Vec<Cuts> {
 
 /// The paper's tables 3 and 4: what was studied, and what was found.
 fn show(out: &Out, found: &[Found], inputs: &[Input], advice: &str) {
-    let bytes: u64 = inputs.iter().map(Input::len).sum();
+    let bytes: u64 = inputs.iter().map(Input::whole_len).sum();
     let mean = bytes / inputs.len() as u64;
     if out.json {
         let way = |one: &Found| {
@@ -108,7 +109,7 @@ fn show(out: &Out, found: &[Found], inputs: &[Input], advice: &str) {
         out.object(&json!({ "files": inputs.len(), "mean_bytes": mean, "ways": found.iter().map(way).collect::<Vec<_>>(), "advice": advice }));
         return;
     }
-    out.line(&format!("{} files of {} on average", inputs.len(), size(mean)));
+    out.line(&format!("{} files of {} on average{}", inputs.len(), size(mean), only_read(inputs.iter())));
     out.line("");
     let row = |one: &Found| {
         let Figures { similarity, throughput, mean, shortest, longest } = one.figures;
@@ -147,7 +148,7 @@ fn advice(found: &[Found]) -> (String, Option<Chunking>) {
     }
     if ours < LITTLE {
         let text = "Hardly anything of a file is found in the one before: save with --chunking page:64KiB, which spares the \
-                    metadata of small pages; what is stored can only be compressed.";
+                    metadata of small pages. What is stored can only be compressed, or where numbers changed a little, kept as differences: study compression says how far.";
         return (text.to_owned(), Some(Chunking::Page(64 << 10)));
     }
     let text = format!(

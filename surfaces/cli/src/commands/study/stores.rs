@@ -1,11 +1,13 @@
 //! The stores that compressors are judged by: given bandwidths, and one that is measured.
 
+use std::path::PathBuf;
+
 use stdchk::Result;
 use stdchk::study;
 
 use super::compression::Row;
-use crate::args::CompressionArgs;
-use crate::output::{size, table};
+use crate::args::{Cli, CompressionArgs};
+use crate::output::{Out, size, table};
 
 /// Bytes that are written to see how fast a store is.
 const PROBE: u64 = 256 << 20;
@@ -20,11 +22,22 @@ pub struct Store {
 }
 
 /// All that are to be judged by, the measured one first.
-pub fn stores(args: &CompressionArgs) -> Result<Vec<Store>> {
-    let measured = args.measure.iter().map(|folder| study::write_rate(folder, PROBE));
-    let measured = measured.map(|rate| Ok(Store { rate: rate?, measured: true }));
+pub fn stores(cli: &Cli, out: &Out, args: &CompressionArgs) -> Result<Vec<Store>> {
+    let measured = args.measure.clone().or_else(|| at_hand(cli).filter(|_| args.bandwidth.is_empty()));
+    let measured = measured.map(|folder| -> Result<Store> {
+        let bar = out.progress("measuring the store", PROBE);
+        let rate = study::write_rate(&folder, PROBE, &|bytes| bar.inc(bytes));
+        bar.finish_and_clear();
+        Ok(Store { rate: rate?, measured: true })
+    });
+    let measured = measured.into_iter();
     let given = args.bandwidth.iter().map(|&rate| Ok(Store { rate: rate as f64, measured: false }));
     measured.chain(given).collect()
+}
+
+/// The store that checkpoints would go to, if it is a directory that is there.
+fn at_hand(cli: &Cli) -> Option<PathBuf> {
+    cli.store.as_ref().map(PathBuf::from).filter(|store| store.is_dir())
 }
 
 /// The store that something can be settled for: the one at hand, or else the only one.
