@@ -622,7 +622,7 @@ pub struct PlanArgs {
     #[arg(long, default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     pub nodes: u64,
     /// Size of a checkpoint, all nodes together.
-    #[arg(long, value_name = "SIZE", value_parser = parse::bytes, required_unless_present_any = ["app", "reproduce"])]
+    #[arg(long, value_name = "SIZE", value_parser = parse::some_bytes, required_unless_present_any = ["app", "reproduce"])]
     pub ckpt_size: Option<u64>,
     /// What the store takes, all nodes together.
     #[arg(long, value_name = "RATE", value_parser = parse::rate, required_unless_present_any = ["app", "reproduce"])]

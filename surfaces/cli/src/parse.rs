@@ -26,6 +26,14 @@ pub fn bytes(text: &str) -> Result<u64> {
     if value.is_finite() && value < 9e18 { Ok(value as u64) } else { Err(bad()) }
 }
 
+/// A size of something that is there.
+pub fn some_bytes(text: &str) -> Result<u64> {
+    match bytes(text)? {
+        0 => Err(Error::invalid(format!("{text:?} is nothing: write for example 64KiB, 256MiB or 2GB"))),
+        size => Ok(size),
+    }
+}
+
 /// A memory budget: a size of at least 64 MiB.
 pub fn memory(text: &str) -> Result<u64> {
     match bytes(text)? {

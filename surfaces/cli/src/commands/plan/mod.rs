@@ -26,8 +26,9 @@ use trace::Trace;
 
 /// What was measured of an application.
 fn history_of(cli: &Cli, app: &str) -> Result<History> {
+    let name = AppName::new(app)?;
     let state = open(cli)?.state()?;
-    let known = state.apps().get(&AppName::new(app)?).filter(|app| app.is_known());
+    let known = state.apps().get(&name).filter(|app| app.is_known());
     known
         .map(|app| app.history.clone())
         .ok_or_else(|| Error::new(Kind::NotFound, format!("there is no checkpoint of {app}")))
