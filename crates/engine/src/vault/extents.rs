@@ -32,7 +32,7 @@ impl Span {
     }
 
     /// The chunks that have `len` of its bytes from `offset` on.
-    fn narrowed(self, offset: u64, len: u64) -> Span {
+    pub(super) fn narrowed(self, offset: u64, len: u64) -> Span {
         let run = self.run();
         let start = u64::from(run.chunk_start(self.from)) + u64::from(self.skip) + offset;
         let (mut from, mut to) = (self.from, self.to);
@@ -94,29 +94,6 @@ impl Vault {
             skip = 0;
         }
         Ok(())
-    }
-
-    /// The bytes of an extent from `offset` in it on, as many as `target` takes. Chunks before are passed over.
-    pub fn read_part(
-        &self,
-        roots: &Roots,
-        extent: &Extent,
-        offset: u64,
-        target: &mut [u8],
-        scratch: &mut Scratch,
-    ) -> Result<()> {
-        let end = offset + target.len() as u64;
-        let mut at = 0u64;
-        self.spans(roots, extent, |span| {
-            let (begin, len) = (at, span.len);
-            at += len;
-            let (from, to) = (begin.max(offset), at.min(end));
-            if from >= to {
-                return Ok(());
-            }
-            let target = &mut target[(from - offset) as usize..(to - offset) as usize];
-            self.read_span(&span.narrowed(from - begin, to - from), target, scratch)
-        })
     }
 
     pub(super) fn read_span(&self, span: &Span, target: &mut [u8], scratch: &mut Scratch) -> Result<()> {

@@ -135,23 +135,42 @@ fn count_near(fetches: &[Fetch]) -> usize {
 impl Vault {
     /// The parts of a leaf between its holes, in order, each of at most `limit` bytes unless one run gives more.
     pub fn slices(&self, roots: &Roots, leaf: &Leaf, limit: usize) -> Result<Vec<Slice>> {
+        self.slices_within(roots, leaf, 0..leaf.bytes(), limit)
+    }
+
+    /// The same of a range of a leaf; where they begin is counted from its beginning.
+    pub fn slices_within(
+        &self,
+        roots: &Roots,
+        leaf: &Leaf,
+        range: Range<u64>,
+        limit: usize,
+    ) -> Result<Vec<Slice>> {
         let mut slices: Vec<Slice> = Vec::new();
         let mut at = 0;
         for piece in &leaf.pieces {
-            let Piece::Data(extent) = piece else {
-                at += piece.bytes() as usize;
+            let mut begin = at;
+            at += piece.bytes();
+            let Piece::Data(extent) = piece else { continue };
+            if at <= range.start || begin >= range.end {
                 continue;
-            };
+            }
             self.spans(roots, extent, |span| {
-                let len = span.len as usize;
+                let (from, to) = (begin.max(range.start), (begin + span.len).min(range.end));
+                let skip = from.saturating_sub(begin);
+                begin += span.len;
+                if from >= to {
+                    return Ok(());
+                }
+                let (start, len) = ((from - range.start) as usize, (to - from) as usize);
+                let span = if len as u64 == span.len { span } else { span.narrowed(skip, to - from) };
                 match slices.last_mut() {
-                    Some(slice) if slice.start + slice.len == at && slice.len + len <= limit => {
+                    Some(slice) if slice.start + slice.len == start && slice.len + len <= limit => {
                         slice.len += len;
                         slice.spans.push(span);
                     }
-                    _ => slices.push(Slice { start: at, len, spans: vec![span] }),
+                    _ => slices.push(Slice { start, len, spans: vec![span] }),
                 }
-                at += len;
                 Ok(())
             })?;
         }

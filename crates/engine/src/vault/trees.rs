@@ -8,6 +8,9 @@ use stdchk_object::{Error, Hash, PackRef, Result};
 
 use super::{Roots, Scratch, Vault};
 
+/// Bytes that are read and checked together, so that they are still in the processor's cache.
+const SLICE_BYTES: usize = 256 << 10;
+
 /// A leaf that was not read yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeafAt {
@@ -127,26 +130,26 @@ impl Vault {
     /// Fills `buffer` with a blob's bytes from `offset` on; the blob must have them.
     pub fn read_range(&self, roots: &Roots, blob: &Blob, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let end = offset + buffer.len() as u64;
-        let mut scratch = Scratch::default();
-        buffer.fill(0);
+        let (mut scratch, mut filled) = (Scratch::default(), 0);
         self.walk(roots, blob, offset..end, &mut |start, at, len| {
-            let leaf = if at == LeafAt::Hole { return Ok(()) } else { self.leaf(roots, blob, &at, len)? };
-            if start >= offset && start + len <= end {
-                let target = &mut buffer[(start - offset) as usize..][..len as usize];
-                return self.read_leaf(roots, &leaf, target, &mut scratch);
+            if at == LeafAt::Hole {
+                return Ok(());
             }
-            let mut begin = start;
-            for piece in &leaf.pieces {
-                let piece_end = begin + piece.bytes();
-                let (from, to) = (begin.max(offset), piece_end.min(end));
-                if let (Piece::Data(extent), true) = (piece, from < to) {
-                    let target = &mut buffer[(from - offset) as usize..(to - offset) as usize];
-                    self.read_part(roots, extent, from - begin, target, &mut scratch)?;
-                }
-                begin = piece_end;
+            let leaf = self.leaf(roots, blob, &at, len)?;
+            let range = start.max(offset)..(start + len).min(end);
+            let place = (range.start - offset) as usize;
+            for slice in
+                self.slices_within(roots, &leaf, range.start - start..range.end - start, SLICE_BYTES)?
+            {
+                let target = place + slice.start..place + slice.start + slice.len;
+                buffer[filled..target.start].fill(0);
+                filled = target.end;
+                self.read_slice(&slice, &mut buffer[target], &mut scratch)?;
             }
             Ok(())
-        })
+        })?;
+        buffer[filled..].fill(0);
+        Ok(())
     }
 
     /// Reads a leaf, which must cover exactly `len` bytes.

@@ -16,6 +16,8 @@ const BLOCK: u64 = 1 << 20;
 const AHEAD: u64 = 4;
 /// No more is kept than this: what fits the processor's cache is the fastest.
 const KEPT_MAX: usize = 32 << 20;
+/// Blocks that somebody has read to their end are kept for others who are close behind, so many.
+const USED_MAX: usize = 4;
 
 /// How far a reader has come.
 #[derive(Default)]
@@ -49,6 +51,8 @@ struct Block {
     of: Arc<Opened>,
     number: u64,
     bytes: Arc<OnceLock<Result<Vec<u8>>>>,
+    /// Whether somebody who reads from front to back has come to its end.
+    is_used: bool,
 }
 
 /// Has whoever waits go on, also if the thread that reads panics.
@@ -86,7 +90,8 @@ impl Ahead {
     ) -> Result<()> {
         let len = range.end - range.start;
         let first = range.start / BLOCK;
-        if progress.goes_on(range.start, len) {
+        let goes_on = progress.goes_on(range.start, len);
+        if goes_on {
             (first..=first + AHEAD)
                 .filter(|number| number * BLOCK < of.len())
                 .for_each(|number| self.ask(of, number));
@@ -96,6 +101,10 @@ impl Ahead {
             && let Ok(bytes) = block.wait()
         {
             give(&bytes[(range.start - first * BLOCK) as usize..][..len as usize]);
+            if goes_on && range.end == (first + 1) * BLOCK {
+                drop(block);
+                self.kept().use_up(of, first);
+            }
             return Ok(());
         }
         let mut bytes = vec![0; len as usize];
@@ -124,7 +133,7 @@ impl Ahead {
         }
         let mut bytes = kept.spare.pop().unwrap_or_default();
         let promise = Promise(Arc::default());
-        kept.blocks.push_back(Block { of: of.clone(), number, bytes: promise.0.clone() });
+        kept.blocks.push_back(Block { of: of.clone(), number, bytes: promise.0.clone(), is_used: false });
         drop(kept);
         let (of, start) = (of.clone(), number * BLOCK);
         drop(self.workers.ask(move |_| {
@@ -137,9 +146,28 @@ impl Ahead {
 }
 
 impl Kept {
+    /// Notes that a block was read to its end. Memory that was just used is the fastest for what comes next.
+    fn use_up(&mut self, of: &Arc<Opened>, number: u64) {
+        let is_it = |block: &&mut Block| block.number == number && Arc::ptr_eq(&block.of, of);
+        if let Some(block) = self.blocks.iter_mut().find(is_it) {
+            block.is_used = true;
+        }
+        if self.blocks.iter().filter(|block| block.is_used).count() > USED_MAX
+            && let Some(at) = self.blocks.iter().position(|block| block.is_used)
+        {
+            let block = self.blocks.remove(at);
+            block.into_iter().for_each(|block| self.spare(block));
+        }
+    }
+
     /// Lets the block go that nobody has asked for the longest.
     fn let_go(&mut self) {
-        let Some(block) = self.blocks.pop_front() else { return };
+        let block = self.blocks.pop_front();
+        block.into_iter().for_each(|block| self.spare(block));
+    }
+
+    /// Keeps the memory of a block, if nobody reads it any more.
+    fn spare(&mut self, block: Block) {
         if let Some(Ok(bytes)) = Arc::into_inner(block.bytes).and_then(OnceLock::into_inner)
             && self.spare.len() < AHEAD as usize
         {
