@@ -96,13 +96,14 @@ impl Memory {
         if self.len() >= len {
             return;
         }
-        let mapped = (len > SMALL).then(|| MmapOptions::new().len(len.max(usual)).populate().map_anon());
+        let wanted = len.next_power_of_two().min(usual.max(len));
+        let mapped = (len > SMALL).then(|| MmapOptions::new().len(wanted).populate().map_anon());
         match (mapped, &mut *self) {
             (Some(Ok(mut mapped)), _) => {
                 mapped[..self.len()].copy_from_slice(self.bytes());
                 *self = Memory::Mapped(mapped);
             }
-            (_, Memory::Small(bytes)) => bytes.resize(len.next_power_of_two().min(usual.max(len)), 0),
+            (_, Memory::Small(bytes)) => bytes.resize(wanted, 0),
             (_, Memory::Mapped(bytes)) => {
                 let mut longer = bytes.to_vec();
                 longer.resize(len, 0);
@@ -142,6 +143,11 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// Gets memory for what a buffer usually needs, if that will be added bit by bit.
+    pub fn reserve(&mut self) {
+        self.memory.grow(self.supply.size, self.supply.size);
+    }
+
     /// Makes it so long, with whatever is in it.
     pub fn set_len(&mut self, len: usize) {
         self.memory.grow(len, self.supply.size);

@@ -249,6 +249,7 @@ impl Watcher {
     fn watch(&self) {
         while !self.is_ending.load(Ordering::Relaxed) {
             let (begun, pause) = (Instant::now(), self.watch_once());
+            self.keeper.shelf().get_ahead();
             while begun.elapsed() < pause && !self.is_ending.load(Ordering::Relaxed) {
                 std::thread::sleep((EVERY / 5).min(pause.saturating_sub(begun.elapsed())));
             }

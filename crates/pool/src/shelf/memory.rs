@@ -12,8 +12,13 @@ use super::{BLOCK_BYTES, Bulk, Shelf, Source, Usage, sum};
 const SPARE_BLOCKS: usize = 1024;
 /// Of the others, one in so many is given back with each tidying.
 const GIVEN_BACK: usize = 64;
+/// Where packs come, so many are got ahead at a time, until there are as many as are always kept.
+const GOT_AHEAD: usize = 256;
 
 type Block = Box<[u8]>;
+
+/// What is in memory that was got ahead. Were it zero, the kernel would only promise it.
+const TOUCHED: u8 = 1;
 
 /// A pack in memory.
 struct Pack {
@@ -194,6 +199,20 @@ impl Shelf for LentMemory {
         let given = spare.split_off(kept);
         drop(spare);
         drop(given);
+    }
+
+    fn get_ahead(&self) {
+        let spare = || self.spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let used = self.inner().used;
+        let room =
+            (self.capacity.saturating_sub(used) / BLOCK_BYTES as u64).min(SPARE_BLOCKS as u64) as usize;
+        let missing = room.saturating_sub(spare().len()).min(GOT_AHEAD);
+        if used == 0 || missing == 0 {
+            return;
+        }
+        let got: Vec<Block> = (0..missing).map(|_| vec![TOUCHED; BLOCK_BYTES].into()).collect();
+        // Used last, as those that lie in no cache.
+        spare().splice(..0, got);
     }
 
     fn usage(&self) -> Usage {

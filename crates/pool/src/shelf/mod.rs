@@ -86,6 +86,8 @@ pub trait Shelf: Send + Sync {
     }
     /// Gives back some of what was got and is not needed any more. Called now and then.
     fn tidy(&self) {}
+    /// Gets some of what the packs to come will need, while nobody waits for it. Called now and then.
+    fn get_ahead(&self) {}
     /// How full it is.
     fn usage(&self) -> Usage;
 }

@@ -42,7 +42,11 @@ impl Stream {
     pub fn write(&mut self, mut data: &[u8]) -> Result<()> {
         self.len += data.len() as u64;
         while !data.is_empty() {
-            let buffer = self.filling.get_or_insert_with(|| self.buffers.take());
+            let buffer = self.filling.get_or_insert_with(|| {
+                let mut buffer = self.buffers.take();
+                buffer.reserve();
+                buffer
+            });
             let (now, rest) = data.split_at(data.len().min(PartWriter::STRETCH - buffer.len()));
             buffer.append(now);
             data = rest;
