@@ -2,10 +2,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use stdchk_catalog::tree::Named;
 use stdchk_engine::session::random_u64;
 use stdchk_object::envelope::{self, Sort};
@@ -76,13 +77,19 @@ impl Journal {
     pub fn begin(folder: &Path) -> Result<Journal> {
         let cannot = || format!("cannot begin a journal in {}", folder.display());
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).context(cannot)?;
-        let path = folder.join(format!("{:016x}", random_u64()?));
-        let file =
-            OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path).context(cannot)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(std::io::Error::from)
-            .context(cannot)?;
-        Ok(Journal { file, path, len: 0, is_torn: false })
+        loop {
+            let path = folder.join(format!("{:016x}", random_u64()?));
+            let file =
+                OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path).context(cannot)?;
+            // Before it is locked somebody may take it for left over, and remove it: what is written to it then is nowhere.
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) => continue,
+                locked => locked.map_err(std::io::Error::from).context(cannot)?,
+            }
+            if file.metadata().context(cannot)?.nlink() > 0 {
+                return Ok(Journal { file, path, len: 0, is_torn: false });
+            }
+        }
     }
 
     /// Adds a file that was closed. After a failure it has what it had before.
@@ -201,6 +208,27 @@ mod tests {
             named: Named { parent: ROOT, name: name.to_owned(), node },
             bytes: name.as_bytes().repeat(100),
         }
+    }
+
+    #[test]
+    fn whoever_takes_over_what_is_left_never_takes_a_journal_that_begins() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = dir.path().join("journal");
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for number in 0..3000 {
+                    let mut journal = Journal::begin(&folder).expect("begun");
+                    journal.add(&closed("a", number)).expect("added");
+                    assert!(journal.path.exists(), "{number}");
+                    journal.remove();
+                }
+            });
+            while !writer.is_finished() {
+                for left in left_over(&folder).expect("a folder") {
+                    left.remove().expect("removed");
+                }
+            }
+        });
     }
 
     #[test]
