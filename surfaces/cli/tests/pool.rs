@@ -51,6 +51,35 @@ fn every_verb_works_on_a_pool() {
     assert_eq!(used(&pool), 0, "nothing is left");
 }
 
+/// What survived one benefactor's process only is as safe as was promised once the pool was waited for; and where it cannot be, that is said.
+#[test]
+fn waiting_for_a_pool_waits_for_every_copy() {
+    let pool = Pool::start(&["--replicas", "2"]);
+    let mut lenders = pool.lenders(1);
+    pool.settle();
+    std::fs::write(pool.path("state.bin"), state(1)).expect("a file");
+    let save = ["save", "melt", "--durability", "staged", "--step"];
+    let file = pool.path("state.bin");
+    let saved = |step| pool.succeed(&[&save[..], &[step, file.to_str().expect("text")]].concat());
+    saved("1");
+    for _ in 0..3 {
+        let waited = pool.run(&["pool", "wait", "--patience", "2s"]);
+        let said = String::from_utf8_lossy(&waited.stderr).into_owned();
+        assert!(!waited.status.success() && said.contains("fewer copies"), "{said}");
+        assert!(!pool.succeed(&["pool", "status"]).contains("where it belongs"));
+    }
+    lenders.extend((1..4).map(|domain| pool.join(domain, &["--memory", "512MiB"])));
+    pool.settle();
+    std::fs::write(&file, state(2)).expect("a file");
+    saved("2");
+    pool.settle();
+    lenders.remove(0).kill();
+    assert_eq!(pool.check_all(), [1, 2]);
+    pool.settle();
+    lenders.remove(0).kill();
+    assert_eq!(pool.check_all(), [1, 2]);
+}
+
 /// Eight benefactors, of which `at_once` are killed in the middle of a save or a restore, again and again; and managers, and savers.
 fn killed(class: &'static [&'static str], at_once: usize) {
     let mut pool = Pool::start(class);

@@ -62,8 +62,9 @@ struct Inner {
     /// When something was put last, and when a round went on last.
     last_put: Instant,
     last_walk: Instant,
-    /// What is being secured at this moment.
+    /// What is being secured at this moment, and how many threads have taken something of what is fresh.
     at_work: HashSet<PackName>,
+    copying: usize,
     /// What was removed, and when.
     removed: HashMap<PackName, Instant>,
     /// Shards that were made again, or could not be, and when.
@@ -105,6 +106,7 @@ impl Keeper {
             last_put: clock::now(),
             last_walk: clock::now(),
             at_work: HashSet::new(),
+            copying: 0,
             removed: HashMap::new(),
             made_again: HashMap::new(),
             settled: 0,
@@ -221,7 +223,9 @@ impl Keeper {
     pub fn report(&self) -> Report {
         let usage = self.shelf.usage();
         let inner = self.locked();
-        let behind = inner.behind + inner.fresh.len() as u64 + inner.at_work.len() as u64;
+        // Nothing is to be done only when a round is over, and was whole.
+        let in_round = inner.behind.max(u64::from(inner.is_walking));
+        let behind = in_round + (inner.fresh.len() + inner.at_work.len().max(inner.copying)) as u64;
         let (capacity, used, packs) = (usage.capacity, usage.used, usage.packs);
         Report { member: self.id, settled: inner.settled, capacity, used, packs, behind }
     }
@@ -381,7 +385,10 @@ impl Keeper {
     /// Does one thing of those that are to be done, or waits a little for one.
     pub fn step(&self) {
         match self.next_work() {
-            Work::Copy(item) => self.copy(item),
+            Work::Copy(item) => {
+                self.copy(item);
+                self.locked().copying -= 1;
+            }
             Work::Walk(round, view) => self.walk(round, &view),
             Work::Nothing => {}
         }
@@ -406,6 +413,7 @@ impl Keeper {
             return Work::Nothing;
         }
         if !is_overdue && let Some((item, _)) = inner.fresh.pop_front() {
+            inner.copying += 1;
             return Work::Copy(item);
         }
         if let Some(round) = inner.round.take() {
@@ -481,17 +489,22 @@ impl Keeper {
             if let Some(rate) = &self.rate {
                 rate.count(GIVEN.get() - given);
             }
-            match secured {
-                Ok(true) => {}
-                Ok(false) => self.give_up(round.epoch, item),
-                Err(error) if is_gone(&error) => {}
+            let is_done = match secured {
+                Ok(stays) => {
+                    if !stays {
+                        self.give_up(round.epoch, item);
+                    }
+                    true
+                }
+                Err(error) if is_gone(&error) => true,
                 Err(error) => {
                     tracing::debug!("{error}");
                     round.is_whole = false;
+                    false
                 }
-            }
+            };
             let mut inner = self.locked();
-            inner.behind = inner.behind.saturating_sub(1);
+            inner.behind = inner.behind.saturating_sub(u64::from(is_done));
             self.keep_rate(inner, round.epoch);
         }
         match packs.last() {

@@ -39,8 +39,10 @@ pub struct MemberStatus {
     pub medium: Medium,
     /// Bytes that it lends.
     pub capacity: u64,
-    /// Whether it is leaving.
+    /// Whether it is leaving, or was taken out because nothing was heard of it, or somebody said that it is lost.
     pub is_leaving: bool,
+    /// See above.
+    pub is_lost: bool,
     /// What it said last, if anything was heard of it.
     pub heard: Option<Heard>,
 }
@@ -72,6 +74,7 @@ pub fn status(place: &str, key: &Key) -> Result<Status> {
         medium: member.medium,
         capacity: member.capacity,
         is_leaving,
+        is_lost: is_leaving && pool.is_lost(member.id),
         heard: reports.iter().find(|(report, _)| report.member == member.id).map(|(report, age)| Heard {
             used: report.used,
             packs: report.packs,
@@ -125,20 +128,30 @@ fn remove(
     Ok(removed)
 }
 
-/// Waits until everything lies where it belongs.
+/// Waits until everything that was put before lies where it belongs, as often as the pool promises.
 pub fn wait_settled(place: &str, key: &Key, patience: Duration) -> Result<()> {
-    let catalog = catalog_of(place, key)?;
     let begun = Instant::now();
-    loop {
-        let state = catalog.state()?;
-        let (epoch, settled) = (state.pool().epoch(), state.pool().settled());
-        if settled == epoch {
-            return Ok(());
-        }
+    while let Some(why) = unsettled(&status(place, key)?, begun.elapsed()) {
         if begun.elapsed() > patience {
-            let text = format!("the pool is at epoch {epoch}, and settled at {settled} only");
-            return Err(Error::new(Kind::Conflict, text));
+            return Err(Error::new(Kind::Conflict, why));
         }
         std::thread::sleep(LOOK_EVERY / 4);
     }
+    Ok(())
+}
+
+/// Why something does not lie where it belongs, or why that is not known: what a benefactor said longer ago than `since` does not count.
+fn unsettled(status: &Status, since: Duration) -> Option<String> {
+    if status.settled != status.epoch {
+        let (epoch, settled) = (status.epoch, status.settled);
+        return Some(format!("the pool is at epoch {epoch}, and settled at {settled} only"));
+    }
+    status.members.iter().find_map(|member| match member.heard.filter(|heard| heard.age < since) {
+        None => Some(format!("nothing was heard of {} meanwhile", member.address)),
+        Some(heard) if heard.behind > 0 => {
+            let text = "has packs of which there are fewer copies, or shards, than the pool promises";
+            Some(format!("{} {text}", member.address))
+        }
+        Some(_) => None,
+    })
 }

@@ -279,6 +279,7 @@ fn state_of(member: &MemberStatus, members: usize) -> &'static str {
     // The more there are, the less often each is heard.
     let patience = Duration::from_secs(3).max(Duration::from_micros(1500) * members as u32);
     match &member.heard {
+        _ if member.is_lost => "lost",
         _ if member.is_leaving => "leaving",
         None => "silent",
         Some(heard) if heard.age > patience => "silent",
@@ -356,7 +357,9 @@ fn status_text(status: &Status) -> String {
         ]
     };
     let rows: Vec<Vec<String>> = status.members.iter().map(row).collect();
+    let behind: u64 = status.members.iter().filter_map(|member| member.heard).map(|heard| heard.behind).sum();
     let settled = match status.epoch == status.settled {
+        true if behind > 0 => format!("{} to be copied or moved", count(behind, "pack")),
         true => "everything lies where it belongs".to_owned(),
         false => format!("moving since epoch {}", status.settled),
     };
