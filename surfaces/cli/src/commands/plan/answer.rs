@@ -76,6 +76,10 @@ impl Answer<'_> {
         if rows.is_empty() {
             out.line("Nothing that could be changed would help by more than a tenth of a per cent.");
         } else {
+            out.line(&format!(
+                "What would help most: {}, with which {} would be work.",
+                rows[0][0], rows[0][1]
+            ));
             out.line("");
             out.line(&table(&["WHAT WOULD HELP", "WORK"], &rows));
         }
