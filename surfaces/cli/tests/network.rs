@@ -284,17 +284,10 @@ impl Drop for Mounted {
     }
 }
 
-#[test]
-fn flipped_bits_never_come_out_and_are_mended() {
-    let pool = Pool::start_on(Hosts::new(3), &["--replicas", "2"]);
-    let lenders = lenders(&pool, 3, folders(&pool));
-    assert!(saved(pool.save(1)));
-    drop(lenders);
-    // Every pack of one of them, while it sleeps: of the one that has most, since chance may give some nothing.
-    let lent = lent(&pool, 3);
-    let most = (1..=3).max_by_key(|host| lent[host - 1]).expect("three of them");
+/// Flips a bit of every pack that a host holds; whether it holds any.
+fn rot(pool: &Pool, host: usize) -> bool {
     let mut flipped = 0;
-    for path in pools::files_below(&pool.path(&format!("lent{most}"))) {
+    for path in pools::files_below(&pool.path(&format!("lent{host}"))) {
         let mut bytes = std::fs::read(&path).expect("a file");
         if bytes.len() > 1 << 20 {
             let middle = bytes.len() / 2;
@@ -303,7 +296,36 @@ fn flipped_bits_never_come_out_and_are_mended() {
             flipped += 1;
         }
     }
-    assert!(flipped > 0, "it holds some");
+    flipped > 0
+}
+
+/// Also that of copies which nobody reads as long as others are there.
+#[test]
+fn rot_of_any_copy_is_found() {
+    let pool = Pool::start_on(Hosts::new(3), &["--replicas", "3"]);
+    let mut there = lenders(&pool, 3, folders(&pool));
+    assert!(saved(pool.save(1)));
+    pool.settle();
+    for host in 1..=3 {
+        drop(there);
+        assert!(rot(&pool, host), "everybody has a copy");
+        there = lenders(&pool, 3, folders(&pool));
+        assert_eq!(exit_code(&pool.run(&["verify"])), 3, "host {host}");
+        pool.succeed(&["verify", "--repair"]);
+        assert_eq!(exit_code(&pool.run(&["verify"])), 0, "host {host}");
+    }
+}
+
+#[test]
+fn flipped_bits_never_come_out_and_are_mended() {
+    let pool = Pool::start_on(Hosts::new(3), &["--replicas", "2"]);
+    let lenders = lenders(&pool, 3, folders(&pool));
+    assert!(saved(pool.save(1)));
+    drop(lenders);
+    // While it sleeps; the one that has most, since chance may give some nothing.
+    let lent = lent(&pool, 3);
+    let most = (1..=3).max_by_key(|host| lent[host - 1]).expect("three of them");
+    assert!(rot(&pool, most), "it holds some");
     let _lenders = self::lenders(&pool, 3, folders(&pool));
     assert_eq!(pool.check_all(), [1]);
     pool.succeed(&["verify", "--repair"]);

@@ -14,7 +14,7 @@ use super::pace::{Pace, Watch};
 use super::simulation::{Network, network};
 use crate::server::{Refusal, Service, answer_here};
 use crate::wire::{
-    ANSWER, Channel, Frame, Key, Question, REFUSAL, Report, STALE, STILL, connect, decode_refusal,
+    ANSWER, BUSY, Channel, Frame, Key, Question, REFUSAL, Report, STALE, STILL, connect, decode_refusal,
 };
 
 /// Connections that are kept for the next question.
@@ -177,6 +177,9 @@ impl Peer {
         let (kind, body) = Question::Who.encode();
         channel.send(kind, &body, &[])?;
         let answer = channel.receive(Some(ANSWER_PATIENCE))?;
+        if answer.as_ref().is_some_and(|frame| frame.kind == BUSY) {
+            return Err(busy());
+        }
         if answer.is_some_and(|frame| frame.kind == ANSWER && frame.body == member.to_le_bytes()) {
             return Ok(channel);
         }
@@ -369,6 +372,10 @@ fn receive_long(channel: &mut Channel, is_silent: &Cell<bool>) -> Result<Option<
     }
 }
 
+fn busy() -> Error {
+    Error::new(Kind::Io, "the other side has no place for another connection at the moment")
+}
+
 fn ended() -> Error {
     Error::new(Kind::Io, "the other side has ended")
 }
@@ -415,6 +422,7 @@ fn read_answer(
             let epoch = Reader::new(&frame.body, "answer").varint().map_err(Failure::Lost)?;
             Err(Failure::Stale(epoch))
         }
+        BUSY => return Err(Failure::Lost(busy())),
         other => return Err(Failure::Lost(Error::corrupt(format!("an answer of the kind {other}")))),
     })
 }

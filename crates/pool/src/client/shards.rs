@@ -7,7 +7,7 @@ use stdchk_erasure::{Checked, Encoded, Layout, read};
 use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
 
 use super::peer::{Failure, Peer};
-use super::store::{CHANGES_MAX, MOVING, PAUSE, PoolStore};
+use super::store::{CHANGES_MAX, MOVING, PAUSE, PoolStore, is_whole};
 use super::{Spread, View};
 use crate::wire::Question;
 
@@ -152,12 +152,15 @@ impl PoolStore {
         }))
     }
 
-    /// Whether all shards are there.
+    /// Whether all shards are there, and whole.
     pub(super) fn are_shards_there(&self, name: PackName, code: Code) -> Result<bool> {
         let view = self.view();
         let spread = Spread::deep(&view, name, code);
         match spread.layout() {
-            Ok(layout) => Ok((0..layout.count()).all(|index| spread.holder(index).is_some())),
+            Ok(layout) => Ok((0..layout.count()).all(|index| {
+                let holder = spread.holder(index).map(|id| view.peer(id));
+                holder.is_some_and(|peer| is_whole(peer, Item::shard(name, index)) == Some(true))
+            })),
             Err(error) if error.kind() == Kind::NotFound => Ok(false),
             Err(error) => Err(error),
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use stdchk_catalog::Catalog;
 use stdchk_catalog_log::clock;
 use stdchk_erasure::Layout;
-use stdchk_object::pack::{PACK_BYTES_MAX, check_whole};
+use stdchk_object::pack::PACK_BYTES_MAX;
 use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
 use stdchk_store::Store;
 
@@ -228,17 +228,11 @@ impl PoolStore {
     /// Looks at all copies, removes those that are not whole if any is, and has that one copied.
     fn heal_copies(&self, name: PackName) {
         let view = self.view();
-        let is_whole = |id: &u64| {
-            let peer = view.peer(*id);
-            peer.bear();
-            let length = peer.try_ask(&Question::Length { epoch: 0, item: name.into() }, &[], None).ok()?;
-            let len = u64::from_le_bytes(length.body.try_into().ok()?);
-            let whole =
-                peer.try_ask(&Question::Read { item: name.into(), offset: 0, len }, &[], None).ok()?;
-            Some(check_whole(name, &whole.bulk).is_ok())
-        };
-        let looked: Vec<(u64, bool)> =
-            view.holders(name).into_iter().filter_map(|id| Some((id, is_whole(&id)?))).collect();
+        let looked: Vec<(u64, bool)> = view
+            .holders(name)
+            .into_iter()
+            .filter_map(|id| Some((id, is_whole(view.peer(id), name.into())?)))
+            .collect();
         let Some(&(good, _)) = looked.iter().find(|(_, is_whole)| *is_whole) else { return };
         let forget = Question::Drop { item: name.into() };
         for (bad, _) in looked.iter().filter(|(_, is_whole)| !is_whole) {
@@ -297,6 +291,15 @@ fn ask_holders<T>(
         Some((.., error)) => error.within(format!("pack {name}")),
         None => Error::new(Kind::NotFound, format!("pack {name} is nowhere in the pool")),
     })
+}
+
+/// Whether what somebody has is what it should be, every byte of it; nothing where he has it not, or does not say.
+pub(super) fn is_whole(peer: &Peer, item: Item) -> Option<bool> {
+    match peer.try_ask(&Question::Inspect { item }, &[], None) {
+        Ok(_) => Some(true),
+        Err(Failure::Refused(error)) if error.kind() == Kind::Corrupt => Some(false),
+        Err(_) => None,
+    }
 }
 
 /// Whether somebody has a pack of that length.
@@ -430,8 +433,10 @@ impl Store for PoolStore {
         }
         let view = self.view();
         let wanted = usize::from(view.class.replicas).min(view.current().members.len());
-        let holding = self.holding(&view, name).take(wanted).count();
-        Ok(holding == wanted)
+        let copies = view.holders(name).into_iter().filter_map(|id| is_whole(view.peer(id), name.into()));
+        // Whoever does not answer is no reason to read on: what is wrong anywhere has to be known.
+        let (whole, wrong): (Vec<bool>, Vec<bool>) = copies.partition(|&is_whole| is_whole);
+        Ok(whole.len() >= wanted && wrong.is_empty())
     }
 
     fn heal(&self, name: PackName) -> Result<()> {

@@ -349,7 +349,7 @@ impl BenefactorService {
         let bytes = incoming.object(PACK_BYTES_MAX)?;
         check_item(item, &bytes)?;
         let shelf = self.keeper.shelf();
-        if replaces && self.is_whole(item) {
+        if replaces && self.inspect(item).is_ok() {
             return Err(Error::new(Kind::Exists, format!("pack {item} is here, and whole")).into());
         }
         if self.keeper.epoch() != epoch {
@@ -379,10 +379,12 @@ impl BenefactorService {
         Err(Error::new(Kind::Fenced, format!("pack {} was removed", item.pack)))
     }
 
-    fn is_whole(&self, item: Item) -> bool {
+    /// Reads something and checks every byte of it; its length.
+    fn inspect(&self, item: Item) -> Result<u64> {
         let shelf = self.keeper.shelf();
-        let given = shelf.length(item).and_then(|len| shelf.give(item, 0, len));
-        given.is_ok_and(|bulk| check_item(item, &bulk.slices().concat()).is_ok())
+        let length = shelf.length(item)?;
+        check_item(item, &shelf.give(item, 0, length)?.slices().concat())?;
+        Ok(length)
     }
 
     /// Takes a pack from a saver.
@@ -516,6 +518,11 @@ impl Service for BenefactorService {
             Question::Drop { item } => {
                 shelf.remove(&[item])?;
                 Reply::default()
+            }
+            Question::Inspect { item } => {
+                let _turn = self.copies.take(shelf.length(item)?, TURN)?;
+                let length = self.inspect(item)?;
+                Reply::of(|w| w.u64(length))
             }
             other => self.objects.answer(other, incoming)?,
         })

@@ -71,8 +71,9 @@ struct Inner {
     made_again: HashMap<Item, Instant>,
     /// The epoch by which everything here was seen to.
     settled: u64,
-    /// How far the round through everything has come.
+    /// How far the round through everything has come, and how many rounds have begun: only the newest counts.
     round: Option<Round>,
+    rounds: u64,
     /// Whether a round is on its way, and whether another one must follow it.
     is_walking: bool,
     again: bool,
@@ -83,6 +84,7 @@ struct Inner {
 /// A walk through all that is held, for an epoch.
 #[derive(Clone, Copy)]
 struct Round {
+    number: u64,
     epoch: u64,
     after: Option<Item>,
     /// Whether everything so far was as it should be.
@@ -99,7 +101,12 @@ enum Work {
 impl Keeper {
     /// Looks after a shelf, by [`Keeper::step`].
     pub fn new(lend: &Lend, pool: &Pool) -> Arc<Keeper> {
-        let view = Arc::new(View::new(pool, None, &lend.key));
+        let rate = lend.move_rate.map(Rate::new);
+        Keeper::of_shelf(lend.member.id, lend.shelf.clone(), lend.key.clone(), rate, pool)
+    }
+
+    fn of_shelf(id: u64, shelf: Arc<dyn Shelf>, key: Key, rate: Option<Rate>, pool: &Pool) -> Arc<Keeper> {
+        let view = Arc::new(View::new(pool, None, &key));
         let inner = Inner {
             view,
             fresh: VecDeque::new(),
@@ -111,15 +118,16 @@ impl Keeper {
             made_again: HashMap::new(),
             settled: 0,
             round: None,
+            rounds: 0,
             is_walking: false,
             again: false,
             behind: 0,
         };
         let keeper = Arc::new(Keeper {
-            id: lend.member.id,
-            shelf: lend.shelf.clone(),
-            key: lend.key.clone(),
-            rate: lend.move_rate.map(Rate::new),
+            id,
+            shelf,
+            key,
+            rate,
             inner: Mutex::new(inner),
             changed: Condvar::new(),
             is_ending: AtomicBool::new(false),
@@ -504,7 +512,9 @@ impl Keeper {
                 }
             };
             let mut inner = self.locked();
-            inner.behind = inner.behind.saturating_sub(u64::from(is_done));
+            if inner.rounds == round.number {
+                inner.behind = inner.behind.saturating_sub(u64::from(is_done));
+            }
             self.keep_rate(inner, round.epoch);
         }
         match packs.last() {
@@ -512,19 +522,24 @@ impl Keeper {
                 round.after = Some(last);
                 self.go_on(round);
             }
-            None if round.is_whole => {
-                let mut inner = self.locked();
-                inner.settled = inner.settled.max(round.epoch);
-                (inner.behind, inner.is_walking) = (0, false);
-                if std::mem::take(&mut inner.again) {
-                    inner.begin_round(self.shelf.usage().packs);
-                }
-            }
+            None if round.is_whole => self.end_round(round),
             None => {
                 self.rest();
-                self.locked().behind = self.shelf.usage().packs;
                 self.go_on(Round { after: None, is_whole: true, ..round });
             }
+        }
+    }
+
+    /// Everything was as it should be.
+    fn end_round(&self, round: Round) {
+        let mut inner = self.locked();
+        if inner.rounds != round.number {
+            return;
+        }
+        inner.settled = inner.settled.max(round.epoch);
+        (inner.behind, inner.is_walking) = (0, false);
+        if std::mem::take(&mut inner.again) {
+            inner.begin_round(self.shelf.usage().packs);
         }
     }
 
@@ -538,12 +553,17 @@ impl Keeper {
         }
     }
 
+    /// Another thread, or this one later, does what is left of a round, unless a newer one has begun meanwhile.
     fn go_on(&self, round: Round) {
         let mut inner = self.locked();
-        if inner.view.current().number == round.epoch && inner.round.is_none() {
-            inner.round = Some(round);
-            self.changed.notify_one();
+        if inner.rounds != round.number {
+            return;
         }
+        if round.after.is_none() {
+            inner.behind = self.shelf.usage().packs;
+        }
+        inner.round = Some(round);
+        self.changed.notify_one();
     }
 }
 
@@ -567,6 +587,11 @@ impl Inner {
     fn begin_round(&mut self, packs: u64) {
         self.behind = packs;
         self.is_walking = true;
-        self.round = Some(Round { epoch: self.view.current().number, after: None, is_whole: true });
+        self.rounds += 1;
+        let (number, epoch) = (self.rounds, self.view.current().number);
+        self.round = Some(Round { number, epoch, after: None, is_whole: true });
     }
 }
+
+#[cfg(test)]
+mod tests;

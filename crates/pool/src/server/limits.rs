@@ -1,6 +1,6 @@
 //! What others may ask of a process, and at what rate it gives away what it holds.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -44,6 +44,73 @@ impl Drop for Client {
                 all.remove(&self.from);
             }
         }
+    }
+}
+
+/// Connections of those who have not shown yet that they know the key. There is always a place for one more: of the machine that has most of them, the one
+/// that came first makes room, since whoever knows the key needs a moment only.
+pub struct Strangers {
+    most: usize,
+    inner: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// How many have come so far.
+    count: u64,
+    /// By when they came: from where, and how they are sent away.
+    there: BTreeMap<u64, (IpAddr, SendAway)>,
+}
+
+type SendAway = Box<dyn FnOnce() + Send>;
+
+/// One of them, for as long as it is one.
+pub struct Stranger {
+    all: Arc<Strangers>,
+    number: u64,
+}
+
+impl Strangers {
+    /// So many at a time.
+    pub fn new(most: usize) -> Arc<Strangers> {
+        Arc::new(Strangers { most: most.max(1), inner: Mutex::default() })
+    }
+
+    /// One more.
+    pub fn enter(self: &Arc<Strangers>, from: IpAddr, send_away: SendAway) -> Stranger {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = inner.count;
+        inner.count += 1;
+        inner.there.insert(number, (from, send_away));
+        let one_too_many = inner.there.len() > self.most;
+        let leaves = one_too_many
+            .then(|| inner.oldest_of_most())
+            .flatten()
+            .and_then(|oldest| inner.there.remove(&oldest));
+        drop(inner);
+        if let Some((from, send_away)) = leaves {
+            tracing::debug!("a stranger from {from} makes room for another one");
+            send_away();
+        }
+        Stranger { all: self.clone(), number }
+    }
+}
+
+impl Waiting {
+    /// Who came first from the machine that has most here.
+    fn oldest_of_most(&self) -> Option<u64> {
+        let mut machines: HashMap<IpAddr, (usize, u64)> = HashMap::new();
+        for (&number, (from, _)) in &self.there {
+            machines.entry(*from).or_insert((0, number)).0 += 1;
+        }
+        let (_, oldest) = machines.into_values().max_by_key(|&(count, oldest)| (count, u64::MAX - oldest))?;
+        Some(oldest)
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.all.inner.lock().unwrap_or_else(PoisonError::into_inner).there.remove(&self.number);
     }
 }
 
@@ -129,6 +196,23 @@ mod tests {
         assert!(apart.is_some());
         drop((entered, apart));
         assert!(all.enter(one, 1).is_some() && all.locked().is_empty());
+    }
+
+    /// Whoever keeps all places makes room himself, and nobody else.
+    #[test]
+    fn there_is_room_for_one_more_stranger() {
+        let (all, left) = (Strangers::new(3), Arc::new(Mutex::new(Vec::new())));
+        let enter = |from: [u8; 4], name: &'static str| {
+            let left = left.clone();
+            all.enter(from.into(), Box::new(move || left.lock().unwrap().push(name)))
+        };
+        let first = enter([10, 0, 0, 2], "alone");
+        let many: Vec<Stranger> = ["a", "b", "c"].map(|name| enter([10, 0, 0, 1], name)).into();
+        assert_eq!(*left.lock().unwrap(), ["a"]);
+        let others = [enter([10, 0, 0, 3], "other"), enter([10, 0, 0, 4], "another")];
+        assert_eq!(*left.lock().unwrap(), ["a", "b", "alone"]);
+        drop((first, many, others));
+        assert!(all.inner.lock().unwrap().there.is_empty());
     }
 
     #[test]

@@ -258,6 +258,7 @@ impl Service for ManagerService {
             | Question::List { .. }
             | Question::Remove { .. }
             | Question::Names { .. }
+            | Question::Inspect { .. }
             | Question::Drop { .. } => {
                 return Err(Error::new(Kind::Unsupported, "a manager keeps no packs").into());
             }

@@ -1,6 +1,6 @@
 //! Listening, and one thread for each connection.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -10,23 +10,28 @@ use std::time::Duration;
 use stdchk_object::wire::Writer;
 use stdchk_object::{Error, Kind, Result};
 
-use super::limits::Clients;
+use super::limits::{Client, Clients, Stranger, Strangers};
 use super::traffic::Traffic;
 use crate::shelf::{Bulk, Source};
-use crate::wire::{ANSWER, Channel, Key, Question, REFUSAL, STALE, STILL, TcpLink, encode_refusal, listen};
+use crate::wire::{
+    ANSWER, BUSY, Channel, Key, Question, REFUSAL, STALE, STILL, TcpLink, encode_refusal, listen,
+};
 
 /// Connections at a time. Each costs a thread that mostly sleeps.
 const CONNECTIONS_MAX: usize = 4096;
 /// The part of all connections that one machine may have.
 const CLIENT_PART: usize = 4;
-/// Connections at a time of those who have not shown yet that they know the key.
-const STRANGERS_MAX: usize = 512;
+/// The part of that for those who have not shown yet that they know the key; each has a second file.
+const STRANGERS_PART: usize = 8;
+/// How long whoever cannot be served may take to ask something.
+const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 /// Files that a process may have open besides connections.
 const OTHER_FILES: u64 = 256;
 /// How often whoever waits for an answer hears that it is being worked on.
 const STILL_EVERY: Duration = Duration::from_secs(2);
 /// A thread that serves needs little of it.
 const STACK_BYTES: usize = 256 << 10;
+
 /// Whoever answers questions.
 pub trait Service: Send + Sync {
     /// Answers one; what comes with it must be taken from `incoming`, or is passed over.
@@ -185,7 +190,8 @@ impl Server {
         let ending = is_ending.clone();
         let traffic = Arc::new(Traffic::default());
         let counts = traffic.clone();
-        let accept = move || accept_all(&listener, &key, &service, &ending, &counts);
+        let places = Arc::new(Places::new(connections_max()));
+        let accept = move || accept_all(&listener, &key, &service, &ending, &counts, &places);
         let thread =
             std::thread::Builder::new().name("stdchk-accept".into()).spawn(accept).map_err(cannot)?;
         Ok(Server { address, is_ending, traffic, thread: Some(thread) })
@@ -229,11 +235,41 @@ impl Drop for Place {
     }
 }
 
-/// Connections that leave a process enough files.
+/// Connections that leave a process enough files, also for strangers.
 fn connections_max() -> usize {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let files = files.unwrap_or(u64::MAX).saturating_sub(OTHER_FILES);
-    usize::try_from(files).unwrap_or(usize::MAX).clamp(16, CONNECTIONS_MAX)
+    let most = usize::try_from(files).unwrap_or(usize::MAX);
+    (most / 5 * 4).clamp(16, CONNECTIONS_MAX)
+}
+
+/// The places for connections.
+struct Places {
+    most: usize,
+    /// Of those who know the key.
+    taken: Arc<AtomicUsize>,
+    clients: Arc<Clients>,
+    strangers: Arc<Strangers>,
+}
+
+impl Places {
+    fn new(most: usize) -> Places {
+        let strangers = Strangers::new(most / STRANGERS_PART);
+        Places { most, taken: Arc::default(), clients: Arc::default(), strangers }
+    }
+
+    /// A place for somebody who knows the key.
+    fn take(&self, from: IpAddr) -> Option<(Place, Client)> {
+        let place = Place::take(&self.taken, self.most)?;
+        Some((place, self.clients.enter(from, (self.most / CLIENT_PART).max(1))?))
+    }
+
+    /// One for somebody who may not.
+    fn meet(&self, stream: &TcpStream, from: IpAddr) -> std::io::Result<Stranger> {
+        let other = stream.try_clone()?;
+        let send_away = move || _ = other.shutdown(Shutdown::Both);
+        Ok(self.strangers.enter(from, Box::new(send_away)))
+    }
 }
 
 fn accept_all(
@@ -242,10 +278,8 @@ fn accept_all(
     service: &Arc<dyn Service>,
     is_ending: &Arc<AtomicBool>,
     traffic: &Arc<Traffic>,
+    places: &Arc<Places>,
 ) {
-    let (connections, strangers) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let clients = Arc::new(Clients::default());
-    let most = connections_max();
     loop {
         let accepted = listener.accept();
         if is_ending.load(Ordering::Relaxed) {
@@ -256,20 +290,21 @@ fn accept_all(
             std::thread::sleep(Duration::from_millis(50));
             continue;
         };
-        let places = (
-            Place::take(&connections, most),
-            Place::take(&strangers, STRANGERS_MAX),
-            clients.enter(from.ip(), (most / CLIENT_PART).max(1)),
-        );
-        let (Some(place), Some(stranger), Some(client)) = places else {
-            tracing::warn!("{from} is turned away: there are too many connections");
-            continue;
+        let stranger = match places.meet(&stream, from.ip()) {
+            Ok(stranger) => stranger,
+            Err(error) => {
+                tracing::warn!("{from} is turned away: {error}");
+                continue;
+            }
         };
         let (key, service, ending) = (key.clone(), service.clone(), is_ending.clone());
-        let traffic = traffic.clone();
+        let (traffic, places) = (traffic.clone(), places.clone());
         let talk = move || {
-            let _places = (place, client);
-            if let Err(error) = talk(stream, &key, &*service, (&ending, &traffic), stranger) {
+            let talked = greet(stream, &key, stranger).and_then(|mut channel| {
+                let Some(_place) = places.take(from.ip()) else { return send_away(&mut channel) };
+                talk(&mut channel, from, &*service, &ending, &traffic)
+            });
+            if let Err(error) = talked {
                 tracing::debug!("{from}: {error}");
             }
         };
@@ -336,18 +371,35 @@ fn answer_with_bulk(
     Ok(answered)
 }
 
+/// Makes of a stranger one who knows the key.
+fn greet(stream: TcpStream, key: &Key, stranger: Stranger) -> Result<Channel> {
+    let link = TcpLink::new(stream).map_err(|error| Error::io("a connection cannot be used", error))?;
+    let channel = Channel::accept(Box::new(link), key);
+    drop(stranger);
+    channel
+}
+
+/// Says to whoever asks something that there is no place for him.
+fn send_away(channel: &mut Channel) -> Result<()> {
+    tracing::warn!("somebody is sent away: there are too many connections");
+    if let Some(frame) = channel.receive(Some(BUSY_PATIENCE))? {
+        if frame.bulk > 0 {
+            channel.skip_bulk()?;
+            channel.finish()?;
+        }
+        channel.send(BUSY, &[], &[])?;
+    }
+    Ok(())
+}
+
 /// Answers what comes over one connection.
 fn talk(
-    stream: TcpStream,
-    key: &Key,
+    channel: &mut Channel,
+    from: SocketAddr,
     service: &dyn Service,
-    (is_ending, traffic): (&AtomicBool, &Traffic),
-    stranger: Place,
+    is_ending: &AtomicBool,
+    traffic: &Traffic,
 ) -> Result<()> {
-    let from = stream.peer_addr().map_or_else(|_| "somebody".to_owned(), |from| from.to_string());
-    let link = TcpLink::new(stream).map_err(|error| Error::io("a connection cannot be used", error))?;
-    let mut channel = Channel::accept(Box::new(link), key)?;
-    drop(stranger);
     while let Some(frame) = channel.receive(None)? {
         if is_ending.load(Ordering::Relaxed) {
             return Ok(());
@@ -358,9 +410,9 @@ fn talk(
         let _span = span.map(tracing::Span::entered);
         let answered = match question {
             Ok(question) if question.takes_long() && frame.bulk == 0 => {
-                answer_slowly(service, question, &mut channel)?
+                answer_slowly(service, question, channel)?
             }
-            question => answer_with_bulk(service, question, frame.bulk, &mut channel)?,
+            question => answer_with_bulk(service, question, frame.bulk, channel)?,
         };
         if answered.is_err() {
             traffic.refused();
@@ -378,4 +430,61 @@ fn talk(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::{Failure, Peer};
+    use crate::wire::Protection;
+
+    struct Nobody;
+
+    impl Service for Nobody {
+        fn answer(&self, _: Question, _: &mut Incoming) -> std::result::Result<Reply, Refusal> {
+            Ok(Reply::of(|w| w.u64(7)))
+        }
+    }
+
+    /// Serves with so many places, of which a quarter is for each machine.
+    fn serve(most: usize, key: &Key) -> String {
+        let (listener, address) = Server::bind("127.0.0.1:0").unwrap();
+        let (key, places) = (key.clone(), Arc::new(Places::new(most)));
+        std::thread::spawn(move || {
+            let service: Arc<dyn Service> = Arc::new(Nobody);
+            accept_all(&listener, &key, &service, &Arc::default(), &Arc::default(), &places);
+        });
+        address.to_string()
+    }
+
+    #[test]
+    fn for_whom_there_is_no_place_hears_that() {
+        let key = Key::random(Protection::Plain).unwrap();
+        let address = serve(4, &key);
+        let first = Peer::new(&address, key.clone());
+        let asked = first.ask(&Question::Who, &[]).unwrap();
+        assert_eq!(asked.body, 7u64.to_le_bytes());
+        let second = Peer::new(&address, key);
+        let put = Question::Create { name: "named".into(), durable: false };
+        match second.try_ask(&put, &[&[1; 100_000]], None) {
+            Err(Failure::Lost(error)) => assert!(error.to_string().contains("no place"), "{error}"),
+            _ => panic!("there are more places than there should be"),
+        }
+        drop(first);
+        while second.ask(&Question::Who, &[]).is_err() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Who says nothing keeps nobody out.
+    #[test]
+    fn strangers_make_room() {
+        let key = Key::random(Protection::Plain).unwrap();
+        let address = serve(64, &key);
+        let silent: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(&address).unwrap()).collect();
+        for _ in 0..10 {
+            Peer::new(&address, key.clone()).ask(&Question::Who, &[]).unwrap();
+        }
+        drop(silent);
+    }
 }

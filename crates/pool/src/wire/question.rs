@@ -12,6 +12,8 @@ pub const REFUSAL: u8 = 129;
 pub const STALE: u8 = 130;
 /// What an answer takes longer for: it is being worked on, and comes after this.
 pub const STILL: u8 = 131;
+/// What is answered first, and last, over a connection for which there is no place at the moment.
+pub const BUSY: u8 = 132;
 
 /// What one process of a pool asks of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub enum Question {
     Remove { names: Vec<PackName> },
     /// Forget this, and nothing else of its pack.
     Drop { item: Item },
+    /// Read all of this where it lies: how long is it, if every byte is what it should be?
+    Inspect { item: Item },
     /// Who are you?
     Who,
     /// What came since?
@@ -111,6 +115,7 @@ pub fn question_word(kind: u8) -> &'static str {
         6 => "remove",
         7 => "who",
         8 => "drop",
+        9 => "inspect",
         16 => "tail",
         17 => "append",
         18 => "beat",
@@ -167,7 +172,8 @@ impl Question {
             Question::Put { item, .. }
             | Question::Length { item, .. }
             | Question::Read { item, .. }
-            | Question::Drop { item } => Some(*item),
+            | Question::Drop { item }
+            | Question::Inspect { item } => Some(*item),
             Question::Sync { names, .. } | Question::Remove { names } => {
                 names.first().map(|&name| name.into())
             }
@@ -222,6 +228,10 @@ impl Question {
             Question::Drop { item } => {
                 item.encode(&mut w);
                 8
+            }
+            Question::Inspect { item } => {
+                item.encode(&mut w);
+                9
             }
             Question::Tail { boot, number } => {
                 w.u64(*boot);
@@ -280,7 +290,7 @@ impl Question {
 
     /// Whether others may have to be waited for, so that it is said from time to time that this goes on.
     pub fn takes_long(&self) -> bool {
-        matches!(self, Question::Sync { .. })
+        matches!(self, Question::Sync { .. } | Question::Inspect { .. })
     }
 
     /// Whether bulk comes with it.
@@ -311,6 +321,7 @@ impl Question {
             6 => Question::Remove { names: packs(r)? },
             7 => Question::Who,
             8 => Question::Drop { item: Item::decode(r)? },
+            9 => Question::Inspect { item: Item::decode(r)? },
             16 => Question::Tail { boot: r.u64()?, number: r.varint()? },
             17 => {
                 let (boot, number, flags) = (r.u64()?, r.varint()?, r.u8()?);
@@ -371,6 +382,7 @@ mod tests {
             Question::Sync { epoch: 1, names: vec![name, name] },
             Question::Length { epoch: 9, item: name.into() },
             Question::Drop { item: Item::shard(name, 0) },
+            Question::Inspect { item: Item::shard(name, 1) },
             Question::Read { item: name.into(), offset: 1 << 40, len: 0 },
             Question::List { after: None },
             Question::List { after: Some(Item::shard(name, 5)) },
