@@ -16,4 +16,4 @@ mod wire;
 pub use client::{Network, Peer, PoolCatalog, PoolObjects, PoolStore, Simulated};
 pub use server::{Benefactor, Lend, ManagerService, Server, Service, Station, Traffic};
 pub use shelf::{Bulk, LentDisk, LentMemory, Shelf, Source, Usage};
-pub use wire::{Key, Protection, Report, question_word};
+pub use wire::{Key, Load, Protection, Report, question_word};

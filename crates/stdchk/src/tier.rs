@@ -71,8 +71,9 @@ impl Catalog for Follower {
     }
 }
 
-/// Has a pool drained to a directory or `s3://bucket/prefix`, which must be empty, or be this pool's already.
-pub fn drain(pool: &str, key: &Key, place: &str) -> Result<()> {
+/// Has a pool drained to a directory or `s3://bucket/prefix`, which must be empty, or be this pool's already. The place as everybody
+/// knows it: the path of a directory from the root.
+pub fn drain(pool: &str, key: &Key, place: &str) -> Result<String> {
     let catalog = catalog_of(pool, key)?;
     let pool = catalog.state()?.pool().id();
     // Benefactors have other working directories.
@@ -89,7 +90,7 @@ pub fn drain(pool: &str, key: &Key, place: &str) -> Result<()> {
         return Err(Error::new(Kind::Conflict, format!("another pool is drained to {place}")));
     }
     catalog.append(true, &mut |_| Ok(vec![Op::Drain(DrainOp::To(place.clone()))]))?;
-    Ok(())
+    Ok(place)
 }
 
 /// Has a pool drained no more. What has arrived stays where it is.

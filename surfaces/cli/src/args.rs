@@ -184,7 +184,7 @@ pub enum Verb {
     Wait {
         /// app, app@step or app@step.generation; without a step the newest.
         checkpoint: String,
-        /// local, replicated, or drained.
+        /// staged, local, replicated, or drained.
         #[arg(long = "for", value_parser = stdchk::parse_durability, value_name = "LEVEL")]
         level: stdchk::Durability,
         /// How long at most.
@@ -278,15 +278,15 @@ pub enum PoolVerb {
         /// Keep the names in etcd instead: etcd://HOST:PORT,HOST:PORT/PREFIX (etcds:// for TLS). Any number of managers may do so, or none.
         #[arg(long, value_name = "PLACE", conflicts_with = "state")]
         catalog: Option<String>,
-        /// Copies of everything.
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
-        replicas: u8,
+        /// Copies of everything. What a pool promises is settled when it is founded. [default: 1]
+        #[arg(long, value_parser = clap::value_parser!(u8).range(1..=8))]
+        replicas: Option<u8>,
         /// Rather than copies, K shards of each pack with M of parity, each with another benefactor: any M of them may be lost.
         #[arg(long, value_name = "K+M", conflicts_with = "replicas")]
         erasure: Option<stdchk::Code>,
-        /// How many benefactors a saver uses; 0 is all.
-        #[arg(long, default_value_t = 0)]
-        stripe: u16,
+        /// How many benefactors a saver uses; 0 is all. [default: 0]
+        #[arg(long)]
+        stripe: Option<u16>,
         /// How long nothing may be heard of a benefactor before it counts as lost.
         #[arg(long, default_value = "30s", value_parser = parse::duration, value_name = "TIME")]
         patience: std::time::Duration,

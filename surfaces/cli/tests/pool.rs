@@ -257,6 +257,35 @@ fn processes_say_how_they_are() {
             >= lender.metric("stdchk_received_bytes_total{medium=\"memory\"}")
     );
     assert!(lender.metric("stdchk_questions_total{question=\"put\",medium=\"memory\"}") > 0);
+    drop(manager);
+}
+
+#[test]
+fn the_status_says_what_goes_on() {
+    let pool = Pool::start(&[]);
+    let _lender = pool.join(0, &["--memory", "512MiB"]);
+    assert!(pool.save(1).output().status.success());
+    until(&pool, "24 MiB came", |status| {
+        let rate = status.split("\"received_bytes_per_s\":").nth(1).and_then(|rest| rest.split(',').next());
+        rate.and_then(|rate| rate.parse::<u64>().ok()).is_some_and(|rate| rate > 1 << 20)
+    });
+    until(&pool, "and nothing more", |status| status.contains("\"received_bytes_per_s\":0"));
+}
+
+#[test]
+fn what_cannot_be_lent_is_refused() {
+    let pool = Pool::start(&[]);
+    let folder = pool.path("lent");
+    let folder = folder.to_str().expect("text");
+    for lend in [
+        &["--memory", "900TiB"][..],
+        &["--disk", folder, "--size", "900PiB"],
+        &["--memory", "1MiB", "--domain", ""],
+        &["--memory", "1MiB", "--domain", "two\nlines"],
+    ] {
+        let refused = pool.run(&[&["pool", "join", &pool.place][..], lend].concat());
+        assert_eq!(exit_code(&refused), 2, "{lend:?}: {}", String::from_utf8_lossy(&refused.stderr));
+    }
 }
 
 /// Waits until the status of the pool is as it should be.

@@ -136,3 +136,24 @@ fn a_bucket_is_a_repository() {
     let refused = pool.run(&["pool", "tier", "--drain", &place]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("a repository of its own"));
 }
+
+#[test]
+fn another_place_has_nothing_at_first() {
+    let pool = Pool::start(&[]);
+    let _lenders = pool.lenders(1);
+    let place = |name: &str| pool.path(name).to_str().expect("text").to_owned();
+    let level = || pool.succeed(&["list", "melt", "--json"]);
+    pool.succeed(&["pool", "tier", "--drain", &place("one")]);
+    assert!(pool.save(1).output().status.success());
+    pool.succeed(&["wait", "melt", "--for", "drained", "--patience", "60s"]);
+    // The same place again is no other one.
+    pool.succeed(&["pool", "tier", "--drain", &place("one")]);
+    assert!(level().contains("\"durability\":\"drained\""));
+    // What drains looks for a new place now and then: at first it has nothing.
+    pool.succeed(&["pool", "tier", "--drain", &place("two")]);
+    if !pool.succeed(&["pool", "tier"]).starts_with("1 of 1") {
+        assert!(level().contains("\"durability\":\"replicated\""));
+    }
+    pool.succeed(&["wait", "melt", "--for", "drained", "--patience", "60s"]);
+    assert!(level().contains("\"durability\":\"drained\""));
+}

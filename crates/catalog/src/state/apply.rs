@@ -238,9 +238,12 @@ impl State {
                 if let DrainOp::Mirror(mirror) = op {
                     self.follow(mirror);
                 }
+                let before = self.drain.since();
                 self.drain.carry_out(op, self.number);
-                if let DrainOp::Mirrored { .. } = op {
-                    self.note_drained();
+                match op {
+                    DrainOp::Mirrored { .. } => self.note_drained(),
+                    DrainOp::To(_) if self.drain.since() != before => self.note_undrained(),
+                    _ => {}
                 }
             }
             Op::Restarted(name, restart) => {
@@ -287,15 +290,25 @@ impl State {
 
     /// What has arrived survives what safe storage survives.
     fn note_drained(&mut self) {
-        let is_news =
-            |entry: &CheckpointEntry| entry.durability != Durability::Drained && self.drain.is_drained(entry);
-        let news: Vec<CheckpointId> =
-            self.checkpoints().filter(|entry| is_news(entry)).map(CheckpointEntry::id).collect();
-        for id in news {
-            if let Some(app) = self.apps.get_mut(&id.app) {
-                let drained = |entry: &mut CheckpointEntry| entry.durability = Durability::Drained;
-                Arc::make_mut(app).checkpoints.change((id.step, id.generation), drained);
+        let news = self.checkpoints().filter(|entry| self.drain.is_drained(entry));
+        self.rate(news.map(CheckpointEntry::id).collect(), Durability::Drained);
+    }
+
+    /// Nothing has arrived at a new place.
+    fn note_undrained(&mut self) {
+        let all = self.checkpoints().filter(|entry| entry.durability == Durability::Drained);
+        self.rate(all.map(CheckpointEntry::id).collect(), Durability::Replicated);
+    }
+
+    fn rate(&mut self, ids: Vec<CheckpointId>, durability: Durability) {
+        for id in ids {
+            let Some(app) = self.apps.get_mut(&id.app) else { continue };
+            let is_so = |entry: &CheckpointEntry| entry.durability == durability;
+            if app.checkpoints.get((id.step, id.generation)).is_none_or(is_so) {
+                continue;
             }
+            let change = |entry: &mut CheckpointEntry| entry.durability = durability;
+            Arc::make_mut(app).checkpoints.change((id.step, id.generation), change);
         }
     }
 

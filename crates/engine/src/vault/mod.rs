@@ -11,7 +11,7 @@ mod lru;
 mod runs;
 mod trees;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -55,6 +55,8 @@ pub struct Vault {
     tables: Mutex<HashMap<PackName, Arc<ForwardTable>>>,
     runs: Mutex<Lru<(PackName, u32), Arc<Vec<u8>>>>,
     damaged: Mutex<Damaged>,
+    /// Packs of which it was said that not all copies are whole.
+    told: Mutex<HashSet<PackName>>,
 }
 
 impl Vault {
@@ -67,6 +69,7 @@ impl Vault {
             tables: Mutex::new(HashMap::new()),
             runs: Mutex::new(Lru::new(memory / 2)),
             damaged: Mutex::new(Vec::new()),
+            told: Mutex::default(),
         }
     }
 
@@ -154,7 +157,11 @@ impl Vault {
         };
         for copy in 1..self.store.copies() {
             if let Ok(done) = read(copy) {
-                tracing::warn!("{first}; another copy is whole");
+                // Once for each pack: there may be thousands of reads of it.
+                match locked(&self.told).insert(name) {
+                    true => tracing::warn!("{first}; another copy is whole"),
+                    false => tracing::debug!("{first}; another copy is whole"),
+                }
                 self.store.mend(name);
                 return Ok(done);
             }

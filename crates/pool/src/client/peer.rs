@@ -317,7 +317,7 @@ impl Peer {
     /// Asks a manager what was heard of the benefactors, and how long ago.
     pub fn reports(&self) -> Result<Vec<(Report, Duration)>> {
         let one = |r: &mut Reader| Ok((Report::decode(r)?, Duration::from_millis(r.varint()?)));
-        self.ask_for(&Question::Reports, |r| (0..r.count(14)?).map(|_| one(r)).collect())
+        self.ask_for(&Question::Reports, |r| (0..r.count(17)?).map(|_| one(r)).collect())
     }
 
     /// Asks, and reads the body of the answer.

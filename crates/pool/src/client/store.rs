@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use stdchk_catalog::Catalog;
 use stdchk_catalog_log::clock;
 use stdchk_erasure::Layout;
-use stdchk_object::pack::PACK_BYTES_MAX;
+use stdchk_object::pack::{PACK_BYTES_MAX, check_whole};
 use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
 use stdchk_store::Store;
 
@@ -228,11 +228,18 @@ impl PoolStore {
     /// Looks at all copies, removes those that are not whole if any is, and has that one copied.
     fn heal_copies(&self, name: PackName) {
         let view = self.view();
-        let looked: Vec<(u64, bool)> = view
-            .holders(name)
-            .into_iter()
-            .filter_map(|id| Some((id, is_whole(view.peer(id), name.into())?)))
-            .collect();
+        // They are read: who lies would say that his is whole.
+        let is_whole = |id: &u64| {
+            let peer = view.peer(*id);
+            peer.bear();
+            let length = peer.try_ask(&Question::Length { epoch: 0, item: name.into() }, &[], None).ok()?;
+            let len = u64::from_le_bytes(length.body.try_into().ok()?);
+            let whole =
+                peer.try_ask(&Question::Read { item: name.into(), offset: 0, len }, &[], None).ok()?;
+            Some(check_whole(name, &whole.bulk).is_ok())
+        };
+        let looked: Vec<(u64, bool)> =
+            view.holders(name).into_iter().filter_map(|id| Some((id, is_whole(&id)?))).collect();
         let Some(&(good, _)) = looked.iter().find(|(_, is_whole)| *is_whole) else { return };
         let forget = Question::Drop { item: name.into() };
         for (bad, _) in looked.iter().filter(|(_, is_whole)| !is_whole) {

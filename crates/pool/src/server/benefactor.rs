@@ -1,7 +1,7 @@
 //! Lending: a shelf that others put packs on and read from.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use super::keeper::Keeper;
 use super::limits::Gate;
 use super::serve::{Incoming, Refusal, Reply, Server, Service};
 use super::soft::SoftObjects;
-use super::traffic::Traffic;
+use super::traffic::{Meter, Traffic};
 use crate::client::Peer;
 use crate::shelf::Shelf;
 use crate::wire::{Key, Question, Report};
@@ -76,6 +76,7 @@ impl Station {
             is_ending: Arc::default(),
             is_away: Arc::default(),
             seen: Mutex::default(),
+            meter: None,
         };
         Ok(Station { keeper, service: Arc::new(service), watcher })
     }
@@ -120,9 +121,10 @@ pub struct Benefactor {
 impl Benefactor {
     /// Joins the pool and serves at `listener`.
     pub fn join(lend: Lend, listener: std::net::TcpListener) -> Result<Benefactor> {
-        let Station { keeper, service, watcher } = Station::join(&lend)?;
+        let Station { keeper, service, mut watcher } = Station::join(&lend)?;
         keeper.start()?;
         let server = Server::serve(listener, lend.key.clone(), service)?;
+        watcher.meter = Some(Mutex::new(Meter::new(server.traffic())));
         let (is_ending, is_away) = (watcher.is_ending.clone(), watcher.is_away.clone());
         let thread = std::thread::Builder::new().name("stdchk-watch".into()).spawn(move || watcher.watch());
         let thread = thread.map_err(|error| Error::io("cannot watch the pool", error))?;
@@ -148,6 +150,11 @@ impl Benefactor {
     /// Whether the pool has put it out for good: then it lends for nobody.
     pub fn is_evicted(&self) -> bool {
         self.keeper.is_evicted() && !self.is_away.load(Ordering::Relaxed)
+    }
+
+    /// Packs that it still holds although the pool has put it out.
+    pub fn packs_to_give(&self) -> u64 {
+        if self.keeper.is_member() { 0 } else { self.report().packs }
     }
 
     /// Says that it does not lend for now, and gives away what it holds. What nobody else takes stays. One that somebody else has put out of the pool is not
@@ -235,6 +242,8 @@ struct Watcher {
     is_away: Arc<AtomicBool>,
     /// Which pool was looked at last, where nothing is to be done about it.
     seen: Mutex<Option<Seen>>,
+    /// What it has to do, where it serves.
+    meter: Option<Mutex<Meter>>,
 }
 
 /// What tells one state of a pool from another, as far as benefactors care.
@@ -258,7 +267,9 @@ impl Watcher {
 
     /// How long to wait until the next time.
     fn watch_once(&self) -> Duration {
-        let alive = Question::Alive(self.keeper.report());
+        let meter = self.meter.as_ref().map(|meter| meter.lock().unwrap_or_else(PoisonError::into_inner));
+        let load = meter.map(|mut meter| meter.load()).unwrap_or_default();
+        let alive = Question::Alive(Report { load, ..self.keeper.report() });
         let said = self.manager.ask_for(&alive, |r| {
             Ok((Seen { pool: r.u64()?, epoch: r.varint()?, settled: r.varint()? }, r.varint()?))
         });

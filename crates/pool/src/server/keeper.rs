@@ -18,7 +18,7 @@ use super::benefactor::Lend;
 use super::limits::Rate;
 use crate::client::{Failure, View};
 use crate::shelf::Shelf;
-use crate::wire::{Key, Question, Report};
+use crate::wire::{Key, Load, Question, Report};
 
 /// Packs that are looked at with one listing.
 const BATCH: usize = 1024;
@@ -168,6 +168,11 @@ impl Keeper {
         self.locked().view.current().number
     }
 
+    /// Whether this benefactor belongs to the current epoch.
+    pub fn is_member(&self) -> bool {
+        self.locked().view.members().any(|(id, _)| id == self.id)
+    }
+
     /// What is known of the pool.
     pub(super) fn view(&self) -> Arc<View> {
         self.locked().view.clone()
@@ -227,7 +232,7 @@ impl Keeper {
         self.changed.notify_all();
     }
 
-    /// How this benefactor is.
+    /// How this benefactor is; of its load nothing is known here.
     pub fn report(&self) -> Report {
         let usage = self.shelf.usage();
         let inner = self.locked();
@@ -235,7 +240,8 @@ impl Keeper {
         let in_round = inner.behind.max(u64::from(inner.is_walking));
         let behind = in_round + (inner.fresh.len() + inner.at_work.len().max(inner.copying)) as u64;
         let (capacity, used, packs) = (usage.capacity, usage.used, usage.packs);
-        Report { member: self.id, settled: inner.settled, capacity, used, packs, behind }
+        let (settled, load) = (inner.settled, Load::default());
+        Report { member: self.id, settled, capacity, used, packs, behind, load }
     }
 
     /// Takes in what the pool is like. A new epoch begins a new round.

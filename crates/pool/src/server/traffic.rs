@@ -1,6 +1,13 @@
 //! What goes through a process that serves, counted.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::wire::Load;
+
+/// Over how long a load is an average, at least.
+const WINDOW: Duration = Duration::from_secs(1);
 
 /// Counts since the process began.
 pub struct Traffic {
@@ -49,4 +56,42 @@ impl Traffic {
     pub fn bytes(&self) -> (u64, u64) {
         (self.received.load(Ordering::Relaxed), self.sent.load(Ordering::Relaxed))
     }
+}
+
+/// How much goes through a process at the moment.
+pub(super) struct Meter {
+    traffic: Arc<Traffic>,
+    since: Instant,
+    counted: Load,
+    load: Load,
+}
+
+impl Meter {
+    /// Of what is counted there, from now on.
+    pub fn new(traffic: Arc<Traffic>) -> Meter {
+        let counted = count(&traffic);
+        Meter { traffic, since: Instant::now(), counted, load: Load::default() }
+    }
+
+    /// The load of the last window that is over.
+    pub fn load(&mut self) -> Load {
+        let took = self.since.elapsed();
+        if took >= WINDOW {
+            let (now, before) = (count(&self.traffic), self.counted);
+            let rate = |now: u64, before: u64| ((now - before) as f64 / took.as_secs_f64()) as u64;
+            self.load = Load {
+                came: rate(now.came, before.came),
+                went: rate(now.went, before.went),
+                asked: rate(now.asked, before.asked),
+            };
+            (self.since, self.counted) = (Instant::now(), now);
+        }
+        self.load
+    }
+}
+
+/// All that was counted.
+fn count(traffic: &Traffic) -> Load {
+    let (came, went) = traffic.bytes();
+    Load { came, went, asked: traffic.questions().map(|(_, count)| count).sum() }
 }

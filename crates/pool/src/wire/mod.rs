@@ -13,5 +13,6 @@ pub use channel::{Channel, Frame};
 pub use key::{Key, Protection};
 pub use link::{TcpLink, connect, listen};
 pub use question::{
-    ANSWER, BUSY, Question, REFUSAL, Report, STALE, STILL, decode_refusal, encode_refusal, question_word,
+    ANSWER, BUSY, Load, Question, REFUSAL, Report, STALE, STILL, decode_refusal, encode_refusal,
+    question_word,
 };

@@ -81,13 +81,27 @@ pub struct Report {
     pub packs: u64,
     /// Packs that are still to be given to others.
     pub behind: u64,
+    /// What it has to do.
+    pub load: Load,
+}
+
+/// What goes through a process in a second, on average over the last ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Bytes of bulk that come.
+    pub came: u64,
+    /// Bytes of bulk that go.
+    pub went: u64,
+    /// Questions.
+    pub asked: u64,
 }
 
 impl Report {
     /// Writes it.
     pub fn encode(&self, w: &mut Writer) {
         w.u64(self.member);
-        let numbers = [self.settled, self.capacity, self.used, self.packs, self.behind];
+        let Load { came, went, asked } = self.load;
+        let numbers = [self.settled, self.capacity, self.used, self.packs, self.behind, came, went, asked];
         numbers.iter().for_each(|&number| w.varint(number));
     }
 
@@ -100,6 +114,7 @@ impl Report {
             used: r.varint()?,
             packs: r.varint()?,
             behind: r.varint()?,
+            load: Load { came: r.varint()?, went: r.varint()?, asked: r.varint()? },
         })
     }
 }
@@ -400,7 +415,15 @@ mod tests {
             Question::BeatAges,
             Question::ForgetBeats { sessions: vec![SessionId(9)] },
             Question::Check,
-            Question::Alive(Report { member: 1, settled: 2, capacity: 3, used: 4, packs: 5, behind: 6 }),
+            Question::Alive(Report {
+                member: 1,
+                settled: 2,
+                capacity: 3,
+                used: 4,
+                packs: 5,
+                behind: 6,
+                load: Load { came: 7, went: 8, asked: 9 },
+            }),
             Question::Reports,
             Question::Create { name: text(), durable: false },
             Question::Replace { name: text(), durable: true },

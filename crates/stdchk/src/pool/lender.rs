@@ -22,6 +22,10 @@ use crate::tier::DrainThread;
 
 /// How long a benefactor waits for a manager that cannot be reached.
 const START_PATIENCE: Duration = Duration::from_secs(30);
+/// After how long it says that it waits.
+const QUIET: Duration = Duration::from_secs(2);
+/// The longest domain.
+const DOMAIN_BYTES_MAX: usize = 200;
 /// How often benefactors look after each other.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
@@ -89,6 +93,7 @@ pub struct Lender {
 impl Lender {
     /// Joins a pool.
     pub fn join(options: &LenderOptions, key: Key) -> Result<Lender> {
+        options.domain.as_deref().map(check_domain).transpose()?;
         let (manager, embedded) = way_to(&options.manager, &key)?;
         let catalog = Arc::new(PoolCatalog::new(manager.clone()));
         let state = first_state(&*catalog)?;
@@ -139,6 +144,11 @@ impl Lender {
         self.metrics.as_ref().map(Metrics::address)
     }
 
+    /// Packs that are still here and that others should have, of those that the pool has put out.
+    pub fn packs_to_give(&self) -> u64 {
+        self.lent.iter().map(|lent| lent.benefactor.packs_to_give()).sum()
+    }
+
     /// Whether the pool has put all of it out, and it has given away what it could.
     pub fn is_done(&self) -> bool {
         self.lent.iter().all(|lent| lent.benefactor.is_evicted())
@@ -185,12 +195,25 @@ struct Held {
 
 impl Held {
     fn of_memory(bytes: u64) -> Result<Held> {
+        let there = memory_of_machine()?;
+        if bytes > there {
+            let text = format!("{bytes} bytes of memory are more than the {there} that this machine has");
+            return Err(Error::invalid(text));
+        }
         let shelf = Arc::new(LentMemory::new(bytes));
         Ok(Held { shelf, id: random_u64()?, medium: Medium::Memory, bytes, lock: None })
     }
 
     fn of_disk(folder: &Path, bytes: u64, pool: u64) -> Result<Held> {
         std::fs::create_dir_all(folder).context(|| format!("cannot create {}", folder.display()))?;
+        let room = rustix::fs::statvfs(folder).map_err(std::io::Error::from);
+        let room = room.context(|| format!("cannot look at {}", folder.display()))?;
+        let there = room.f_blocks.saturating_mul(room.f_frsize);
+        if bytes > there {
+            let place = folder.display();
+            let text = format!("{bytes} bytes are more than the {there} of the file system of {place}");
+            return Err(Error::invalid(text));
+        }
         let lock = Some(lock(folder)?);
         let id = identity(folder, pool)?;
         let fs = Arc::new(RealFs::new(folder));
@@ -246,6 +269,24 @@ impl Way<'_> {
     }
 }
 
+/// Bytes of memory that there are, all programs together.
+fn memory_of_machine() -> Result<u64> {
+    let path = "/proc/meminfo";
+    let text = std::fs::read_to_string(path).context(|| format!("cannot read {path}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+    let kilobytes: Option<u64> = line.and_then(|number| number.trim().parse().ok());
+    Ok(kilobytes.map_or(u64::MAX, |number| number * 1024))
+}
+
+/// A domain is a word that people read.
+fn check_domain(word: &str) -> Result<()> {
+    let is_plain = !word.trim().is_empty() && word.len() <= DOMAIN_BYTES_MAX;
+    if is_plain && !word.chars().any(char::is_control) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{word:?} is no domain: write a word such as rack=r7")))
+}
+
 /// The address with a port so many further, unless that is any port.
 fn port_after(listen: &str, further: usize) -> Result<String> {
     let bad = || Error::invalid(format!("{listen:?} is no address: write HOST:PORT"));
@@ -258,11 +299,13 @@ fn port_after(listen: &str, further: usize) -> Result<String> {
 
 /// The state of a catalog whose manager may be starting at this moment, as when a job starts all of a pool at once.
 fn first_state(catalog: &dyn Catalog) -> Result<Arc<State>> {
-    let begun = Instant::now();
+    let (begun, mut has_said) = (Instant::now(), false);
     loop {
         match catalog.state() {
             Err(error) if error.kind() == Kind::Io && begun.elapsed() < START_PATIENCE => {
-                tracing::info!("waiting for the manager: {error}");
+                if begun.elapsed() > QUIET && !std::mem::replace(&mut has_said, true) {
+                    tracing::warn!("waiting {} s for the manager: {error}", START_PATIENCE.as_secs());
+                }
                 std::thread::sleep(LOOK_EVERY);
             }
             done => return done,

@@ -39,8 +39,8 @@ pub struct ManagerOptions {
     pub listen: String,
     /// Where the names are kept.
     pub catalog: Catalog,
-    /// What the pool promises, where it is not founded yet.
-    pub class: Class,
+    /// What the pool promises, where it is not founded yet; one copy of everything, where nothing is said.
+    pub class: Option<Class>,
     /// How long nothing may be heard of a benefactor before it counts as lost.
     pub patience: Duration,
     /// Where to answer those who ask for metrics, if anywhere: a host and a port.
@@ -64,10 +64,10 @@ fn open(options: &ManagerOptions, key: &Key) -> Result<(Names, Class, Option<Fil
     };
     let id = random_u64()?;
     let founded = names.catalog.append(true, &mut |state| match state.pool().class() {
-        None => Ok(vec![Op::Pool(PoolOp::Found(options.class, id))]),
+        None => Ok(vec![Op::Pool(PoolOp::Found(options.class.unwrap_or_default(), id))]),
         Some(_) => Ok(Vec::new()),
     })?;
-    Ok((names, founded.pool().class().unwrap_or(options.class), lock))
+    Ok((names, founded.pool().class().unwrap_or_default(), lock))
 }
 
 /// Founds a pool whose names nobody has to serve, since everybody finds them in etcd; what it promises, which another one may have

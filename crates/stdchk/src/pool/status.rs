@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use stdchk_catalog::{Catalog, Class, Medium, Member, Op, PoolOp};
 use stdchk_object::{Error, Kind, Result};
-use stdchk_pool::{Key, PoolCatalog};
+use stdchk_pool::{Key, Load, PoolCatalog};
 
 use super::LOOK_EVERY;
 use super::lender::way_from_here;
@@ -56,6 +56,8 @@ pub struct Heard {
     pub packs: u64,
     /// Packs that are to be given to others.
     pub behind: u64,
+    /// What it has to do.
+    pub load: Load,
     /// How long ago.
     pub age: Duration,
 }
@@ -79,6 +81,7 @@ pub fn status(place: &str, key: &Key) -> Result<Status> {
             used: report.used,
             packs: report.packs,
             behind: report.behind,
+            load: report.load,
             age: *age,
         }),
     };

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -19,12 +19,19 @@ use crate::output::{Out, count, size, table};
 
 /// Where a manager listens unless it is told otherwise.
 const LISTEN: &str = "127.0.0.1:7117";
+/// How often a benefactor that has to go says why it is still there.
+const SAY_EVERY: Duration = Duration::from_secs(10);
 
 pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
     match verb {
         PoolVerb::Key { file, plain } => make_key(out, file, *plain)?,
         PoolVerb::Start { listen, state, catalog, replicas, erasure, stripe, patience, metrics } => {
-            let class = Class { replicas: *replicas, code: *erasure, stripe: *stripe };
+            let is_said = replicas.is_some() || erasure.is_some() || stripe.is_some();
+            let class = is_said.then(|| Class {
+                replicas: replicas.unwrap_or(1),
+                code: *erasure,
+                stripe: stripe.unwrap_or(0),
+            });
             let only_founds = catalog.is_some() && listen.is_none();
             let catalog = match (catalog, state) {
                 (Some(place), _) => Catalog::Etcd(place.clone()),
@@ -82,7 +89,7 @@ pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
             }
         }
         PoolVerb::Tier { drain: Some(place), .. } => {
-            tier::drain(self::place(cli)?, &key(cli)?, place)?;
+            let place = tier::drain(self::place(cli)?, &key(cli)?, place)?;
             out.did(|| json!({ "drain": place }), || format!("checkpoints are drained to {place}"));
         }
         PoolVerb::Tier { stop: true, .. } => {
@@ -159,7 +166,7 @@ pub fn signals() -> Result<Receiver<()>> {
 
 /// Says so where a pool was founded otherwise before.
 fn note_class(out: &Out, class: &Class, options: &ManagerOptions) {
-    if *class != options.class {
+    if options.class.is_some_and(|wanted| wanted != *class) {
         let how =
             class.code.map_or(format!("--replicas {}", class.replicas), |code| format!("--erasure {code}"));
         out.note(&format!("this pool was founded with {how} --stripe {}", class.stripe));
@@ -222,6 +229,7 @@ fn join(out: &Out, options: &LenderOptions, key: Key, grace: Duration, mut owner
             || format!("benefactor {id} lends {} of {medium} at {address}", size(lent.bytes())),
         );
     }
+    let mut last_said = Instant::now();
     loop {
         match signals.recv_timeout(Duration::from_millis(200)) {
             Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
@@ -230,6 +238,11 @@ fn join(out: &Out, options: &LenderOptions, key: Key, grace: Duration, mut owner
                 return Ok(());
             }
             Err(RecvTimeoutError::Timeout) => {}
+        }
+        let left = lender.packs_to_give();
+        if left > 0 && last_said.elapsed() > SAY_EVERY {
+            out.note(&format!("{} still here, which others must take", count(left, "pack")));
+            last_said = Instant::now();
         }
         let is_wanted = owner.wants_it();
         match lender.yield_to(is_wanted) {
@@ -316,6 +329,9 @@ fn status_json(status: &Status) -> Value {
             "used_bytes": member.heard.map(|heard| heard.used),
             "packs": member.heard.map(|heard| heard.packs),
             "behind_packs": member.heard.map(|heard| heard.behind),
+            "received_bytes_per_s": member.heard.map(|heard| heard.load.came),
+            "sent_bytes_per_s": member.heard.map(|heard| heard.load.went),
+            "questions_per_s": member.heard.map(|heard| heard.load.asked),
             "heard_s": member.heard.map(|heard| heard.age.as_secs_f64()),
         })
     };
@@ -353,6 +369,8 @@ fn status_text(status: &Status) -> String {
             known(heard.map(|heard| size(heard.used))),
             known(heard.map(|heard| heard.packs.to_string())),
             known(heard.map(|heard| heard.behind.to_string())),
+            known(heard.map(|heard| size(heard.load.came))),
+            known(heard.map(|heard| size(heard.load.went))),
             state_of(member, status.members.len()).to_owned(),
         ]
     };
@@ -372,6 +390,18 @@ fn status_text(status: &Status) -> String {
         size(lent),
         status.epoch
     );
-    let columns = ["BENEFACTOR", "LISTENS AT", "DOMAIN", "LENDS", "SIZE", "USED", "PACKS", "TO DO", "STATE"];
+    let columns = [
+        "BENEFACTOR",
+        "LISTENS AT",
+        "DOMAIN",
+        "LENDS",
+        "SIZE",
+        "USED",
+        "PACKS",
+        "TO DO",
+        "IN/s",
+        "OUT/s",
+        "STATE",
+    ];
     format!("{head}; {}\n{}", drain_text(status), table(&columns, &rows))
 }
