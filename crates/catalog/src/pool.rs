@@ -72,6 +72,8 @@ pub enum PoolOp {
     Settle(u64),
 }
 
+/// Epochs that are told apart, beside the settled one and all between.
+const EPOCHS_TOLD_APART: usize = 8;
 /// How many of those who were lost are remembered.
 const LOST_MAX: usize = 1024;
 
@@ -137,19 +139,36 @@ impl Pool {
         left.filter(|member| !self.members.contains_key(&member.id))
     }
 
-    /// The epochs in which something may lie, the current first, the settled last, each with its members.
+    /// The epochs in which something may lie, the current first, the settled last, each with its members. Of those in between a few are told apart, the newest;
+    /// the others count as one, in which all of their members are: thousands may join before anything is settled, and each process would know as many lists.
     pub fn epochs(&self) -> Vec<(u64, Vec<Member>)> {
-        let mut members = self.members.clone();
         let list = |members: &BTreeMap<u64, Member>| members.values().cloned().collect::<Vec<_>>();
-        let mut epochs = vec![(self.epoch(), list(&members))];
-        for (back, change) in self.changes.iter().rev().enumerate() {
+        let (mut members, mut number) = (self.members.clone(), self.epoch());
+        let mut epochs = vec![(number, list(&members))];
+        let mut between = BTreeMap::new();
+        for change in self.changes.iter().rev() {
+            number -= 1;
             match change {
                 Change::Joined(id) => _ = members.remove(id),
                 Change::Left(member) | Change::Changed(member) => {
                     members.insert(member.id, member.clone());
                 }
             }
-            epochs.push((self.epoch() - 1 - back as u64, list(&members)));
+            if number == self.settled || epochs.len() < EPOCHS_TOLD_APART {
+                epochs.push((number, list(&members)));
+                continue;
+            }
+            match change {
+                // Everybody who was there in the newest of these.
+                _ if between.is_empty() => between = members.clone(),
+                Change::Joined(_) => {}
+                Change::Left(member) | Change::Changed(member) => {
+                    between.entry(member.id).or_insert_with(|| member.clone());
+                }
+            }
+        }
+        if !between.is_empty() {
+            epochs.insert(epochs.len() - 1, (self.settled + 1, list(&between)));
         }
         epochs
     }
@@ -402,5 +421,24 @@ mod tests {
         done(&mut pool, PoolOp::Settle(5));
         assert_eq!(ids(&pool), [(5, vec![2, 3])]);
         assert_eq!((pool.epoch(), pool.settled()), (5, 5));
+    }
+
+    /// Nobody who may hold something is left out, however many changes there were.
+    #[test]
+    fn many_epochs_are_told_as_few() {
+        let mut pool = Pool::default();
+        done(&mut pool, PoolOp::Found(Class::default(), 7));
+        done(&mut pool, PoolOp::Join(member(1)));
+        done(&mut pool, PoolOp::Settle(1));
+        (2..=100).for_each(|id| done(&mut pool, PoolOp::Join(member(id))));
+        done(&mut pool, PoolOp::Leave(50));
+        (101..=120).for_each(|id| done(&mut pool, PoolOp::Join(member(id))));
+        let epochs = pool.epochs();
+        assert_eq!(epochs.len(), EPOCHS_TOLD_APART + 2);
+        assert_eq!(epochs.iter().map(|(number, _)| *number).take(3).collect::<Vec<_>>(), [121, 120, 119]);
+        assert_eq!((epochs.last().unwrap().0, epochs.last().unwrap().1.len()), (1, 1));
+        let between = &epochs[EPOCHS_TOLD_APART].1;
+        let ids: Vec<u64> = between.iter().map(|member| member.id).collect();
+        assert_eq!(ids, (1..=112).collect::<Vec<_>>(), "also 50, who was there for a while");
     }
 }

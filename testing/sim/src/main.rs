@@ -1,6 +1,9 @@
-//! `stdchk-sim [BENEFACTORS ...]`: every benefactor also saves one gibibyte, in packs of 16 MiB, with two copies or in six shards of 4+2, with the
-//! project's own placement; then one joins, and one is lost. Without arguments for 100, 1 000 and 10 000 of them; 100000 takes half an hour.
+//! `stdchk-sim [places|names] [BENEFACTORS ...]`: every benefactor also saves one gibibyte, in packs of 16 MiB, with two copies or in six shards of 4+2, with the
+//! project's own placement; then one joins, and one is lost. And what checkpoints ask of a manager. Without arguments for 100, 1 000 and 10 000 of them;
+//! 100000 takes half an hour.
 #![forbid(unsafe_code)]
+
+mod names;
 
 use std::collections::HashMap;
 
@@ -25,7 +28,7 @@ const BOUND: f64 = 1.25;
 /// And packs that it may hold beyond its share in any case: a pool that is nearly empty is balanced enough.
 const SLACK: f64 = 4.0;
 /// Comparisons of a key with a member that can be made in reasonable time.
-const DRAWS_MAX: u64 = 11_000_000_000;
+const DRAWS_MAX: u64 = 40_000_000_000;
 /// Moves below which their number says nothing.
 const MOVES_TELLING: f64 = 30.0;
 
@@ -49,19 +52,35 @@ impl Safety {
 }
 
 fn main() {
-    let counts: Vec<u64> = std::env::args().skip(1).map(|text| text.parse().expect("a number")).collect();
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    let only = words.first().filter(|word| ["places", "names"].contains(&word.as_str())).cloned();
+    words.drain(..usize::from(only.is_some()));
+    let counts: Vec<u64> = words.iter().map(|text| text.parse().expect("a number")).collect();
     let counts = if counts.is_empty() { vec![100, 1000, 10_000] } else { counts };
+    if only.as_deref() != Some("names") {
+        places(&counts);
+    }
+    if only.as_deref() != Some("places")
+        && let Err(error) = names::report(&counts)
+    {
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
+}
+
+fn places(counts: &[u64]) {
     println!(
         "| benefactors | safety | stripe | fullest over mean | the same, bounded | questions for a piece | joins: moved over optimum | lost: pushed over optimum | pushers | repair s |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
-    for count in counts {
+    for &count in counts {
         for safety in SAFETIES {
             for stripe in STRIPES {
                 report(count, safety, stripe);
             }
         }
     }
+    println!();
 }
 
 /// A fourth lend twice as much as the others.

@@ -134,7 +134,7 @@ impl PoolStore {
                 return Ok(());
             }
             if whole.is_none() {
-                whole = view.holders(name).into_iter().find(|&id| has_whole(&view, id, name));
+                whole = view.holders(name).find(|&id| has_whole(&view, id, name));
             }
             let holder = whole.or_else(|| (0..code.count()).find_map(|index| spread.holder(index)));
             let missing = || Error::new(Kind::NotFound, format!("pack {name} is nowhere in the pool"));

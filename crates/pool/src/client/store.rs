@@ -148,23 +148,16 @@ impl PoolStore {
     /// Asks those who may have a pack until one does. While packs move, one may have been given to somebody just after he was asked, so
     /// that all are asked again.
     fn find<T>(&self, name: PackName, ask: impl Fn(&Peer) -> Asked<T>) -> Result<T> {
-        self.find_among(name, |view| view.holders(name), ask)
-    }
-
-    /// The same of those whom `among` names.
-    pub(super) fn find_among<T>(
-        &self,
-        name: PackName,
-        among: impl Fn(&View) -> Vec<u64>,
-        ask: impl Fn(&Peer) -> Asked<T>,
-    ) -> Result<T> {
         let begun = clock::now();
         loop {
             let view = self.view();
-            let missing = match ask_holders(&view, name, among(&view), &ask) {
-                Ok(found) => return Ok(found),
-                Err(missing) => missing,
-            };
+            let likely = view.likely_holders(name).into_iter().filter(|&id| !view.peer(id).is_suspected());
+            let found = ask_holders(&view, name, likely.collect(), &ask);
+            let missing =
+                match found.or_else(|_| ask_holders(&view, name, view.holders(name).collect(), &ask)) {
+                    Ok(found) => return Ok(found),
+                    Err(missing) => missing,
+                };
             let changed = self.refresh().unwrap_or(false);
             let is_moving = self.view().is_moving();
             if changed {
@@ -182,7 +175,7 @@ impl PoolStore {
         let has = move |id: &u64| {
             view.peer(*id).try_ask(&Question::Length { epoch: 0, item: name.into() }, &[], None).is_ok()
         };
-        view.holders(name).into_iter().filter(has)
+        view.holders(name).filter(has)
     }
 
     /// The code by whose shards the pool keeps packs, if it does.
@@ -239,7 +232,7 @@ impl PoolStore {
             Some(check_whole(name, &whole.bulk).is_ok())
         };
         let looked: Vec<(u64, bool)> =
-            view.holders(name).into_iter().filter_map(|id| Some((id, is_whole(&id)?))).collect();
+            view.holders(name).filter_map(|id| Some((id, is_whole(&id)?))).collect();
         let Some(&(good, _)) = looked.iter().find(|(_, is_whole)| *is_whole) else { return };
         let forget = Question::Drop { item: name.into() };
         for (bad, _) in looked.iter().filter(|(_, is_whole)| !is_whole) {
@@ -440,10 +433,19 @@ impl Store for PoolStore {
         }
         let view = self.view();
         let wanted = usize::from(view.class.replicas).min(view.current().members.len());
-        let copies = view.holders(name).into_iter().filter_map(|id| is_whole(view.peer(id), name.into()));
-        // Whoever does not answer is no reason to read on: what is wrong anywhere has to be known.
-        let (whole, wrong): (Vec<bool>, Vec<bool>) = copies.partition(|&is_whole| is_whole);
-        Ok(whole.len() >= wanted && wrong.is_empty())
+        // No more are asked than are likely to have one, unless there are too few.
+        let (likely, mut whole) = (view.likely_holders(name).len(), 0);
+        for (at, id) in view.holders(name).enumerate() {
+            if at >= likely && whole >= wanted {
+                break;
+            }
+            match is_whole(view.peer(id), name.into()) {
+                Some(false) => return Ok(false),
+                Some(true) => whole += 1,
+                None => {}
+            }
+        }
+        Ok(whole >= wanted)
     }
 
     fn heal(&self, name: PackName) -> Result<()> {

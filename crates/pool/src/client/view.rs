@@ -1,7 +1,8 @@
 //! The epochs of a pool as placement has them, and the way to each member.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, OnceLock};
 
 use stdchk_catalog::{Class, Member, Pool};
 use stdchk_object::PackName;
@@ -28,6 +29,8 @@ pub struct View {
     /// In order, so that everybody who knows the same asks in the same one.
     peers: BTreeMap<u64, Arc<Peer>>,
     pace: Arc<Pace>,
+    /// Those who keep the fingerprint index, once somebody has asked.
+    index: OnceLock<Epoch>,
 }
 
 /// Where in a pack's number the member stands that is preferred for it; what is below counts the writer's packs.
@@ -77,7 +80,7 @@ impl View {
             }
             epochs.push(Epoch { number, members: members.iter().map(benefactor).collect() });
         }
-        View { class: pool.class().unwrap_or_default(), epochs, peers, pace }
+        View { class: pool.class().unwrap_or_default(), epochs, peers, pace, index: OnceLock::new() }
     }
 
     /// The current epoch.
@@ -108,12 +111,9 @@ impl View {
 
     /// Those who keep the fingerprint index, a few of all, in the order in which an object of that name is theirs.
     pub fn index_hosts(&self, name: &str) -> Vec<(u64, Arc<Peer>)> {
-        let (epoch, hash) = (self.current(), blake3::hash(name.as_bytes()));
+        let hash = blake3::hash(name.as_bytes());
         let key = u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("8 of 32 bytes"));
-        let few = Epoch {
-            number: epoch.number,
-            members: epoch.order(INDEX_KEY).take(INDEX_HOSTS).map(|at| epoch.members[at].clone()).collect(),
-        };
+        let few = self.index.get_or_init(|| self.current().stripe(INDEX_KEY, INDEX_HOSTS));
         few.order(key).map(|at| few.members[at].id).map(|id| (id, self.peer(id).clone())).collect()
     }
 
@@ -125,10 +125,10 @@ impl View {
     }
 
     /// Those among whom an epoch places a pack.
-    fn stripe(&self, epoch: &Epoch, name: PackName) -> Epoch {
+    fn stripe<'e>(&self, epoch: &'e Epoch, name: PackName) -> Cow<'e, Epoch> {
         match usize::from(self.class.stripe) {
-            0 => epoch.clone(),
-            width => epoch.stripe(writer_of(name), width),
+            0 => Cow::Borrowed(epoch),
+            width => Cow::Owned(epoch.stripe(writer_of(name), width)),
         }
     }
 
@@ -208,26 +208,34 @@ impl View {
         })
     }
 
-    /// Where a pack may be, the likeliest first: the order of the current epoch, then those of older ones.
-    pub fn holders(&self, name: PackName) -> Vec<u64> {
-        let mut holders = Vec::new();
-        let mut add = |id: u64| {
-            if !holders.contains(&id) {
-                holders.push(id);
+    /// Where a pack is unless owners refused it: with those of the current epoch, or of an older one.
+    pub fn likely_holders(&self, name: PackName) -> Vec<u64> {
+        let mut likely = Vec::new();
+        for epoch in &self.epochs {
+            let stripe = self.stripe(epoch, name);
+            for at in stripe.owners(key_of(name), self.class.replicas.into()) {
+                let id = stripe.members[at].id;
+                if !likely.contains(&id) {
+                    likely.push(id);
+                }
             }
-        };
-        let copies = usize::from(self.class.replicas);
-        for epoch in &self.epochs {
-            let stripe = self.stripe(epoch, name);
-            stripe.owners(key_of(name), copies).into_iter().for_each(|at| add(stripe.members[at].id));
         }
-        // Where owners refused it, it went further down the order.
-        for epoch in &self.epochs {
-            let stripe = self.stripe(epoch, name);
-            stripe.order(key_of(name)).for_each(|at| add(stripe.members[at].id));
-            epoch.order(key_of(name)).for_each(|at| add(epoch.members[at].id));
-        }
-        holders
+        likely
+    }
+
+    /// Where a pack may be, the likeliest first: then all others, in the order of the current epoch and of older ones. That order is made only for whoever
+    /// goes on that far.
+    pub fn holders(&self, name: PackName) -> impl Iterator<Item = u64> + use<'_> {
+        let likely = self.likely_holders(name);
+        let mut seen: HashSet<u64> = likely.iter().copied().collect();
+        let all = self.epochs.iter().flat_map(move |epoch| {
+            let stripe = (self.class.stripe > 0).then(|| self.stripe(epoch, name).into_owned());
+            let within = stripe
+                .into_iter()
+                .flat_map(move |stripe| stripe.order(key_of(name)).map(move |at| stripe.members[at].id));
+            within.chain(epoch.order(key_of(name)).map(|at| epoch.members[at].id))
+        });
+        likely.into_iter().chain(all.filter(move |id| seen.insert(*id)))
     }
 }
 

@@ -90,7 +90,7 @@ impl ManagerService {
     }
 
     /// How long each of so many benefactors may be silent until it should say again that it is alive.
-    fn pause(&self, members: usize) -> Duration {
+    pub fn pause(&self, members: usize) -> Duration {
         let most = (self.grace / 4).max(PAUSE_MIN);
         (PAUSE_EACH * u32::try_from(members).unwrap_or(u32::MAX)).max(PAUSE).min(most)
     }
