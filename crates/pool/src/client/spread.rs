@@ -8,6 +8,7 @@ use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
 
 use super::View;
 use super::peer::{Answer, Failure, Peer};
+use crate::shelf::Shelf;
 use crate::wire::Question;
 
 /// The shards of one pack, wherever they are.
@@ -19,18 +20,39 @@ pub struct Spread<'v> {
     is_deep: bool,
     /// Who has them by each epoch, the current one first.
     owners: Vec<Vec<Option<u64>>>,
+    /// What is in this very process needs no way.
+    here: Option<&'v dyn Shelf>,
 }
 
 impl<'v> Spread<'v> {
     /// Those of a pack of a pool that keeps packs by this code. Shards are looked for where they are most likely; the others bring back what is not
     /// found there.
     pub fn of(view: &'v View, name: PackName, code: Code) -> Spread<'v> {
-        Spread { view, name, code, is_deep: false, owners: view.shard_owners_ever(name, code.count()) }
+        let owners = view.shard_owners_ever(name, code.count());
+        Spread { view, name, code, is_deep: false, owners, here: None }
     }
 
     /// The same, for those who must know whether a shard is anywhere.
     pub fn deep(view: &'v View, name: PackName, code: Code) -> Spread<'v> {
         Spread { is_deep: true, ..Spread::of(view, name, code) }
+    }
+
+    /// For somebody who has some of them himself.
+    pub fn with(self, here: &'v dyn Shelf) -> Spread<'v> {
+        Spread { here: Some(here), ..self }
+    }
+
+    /// A shard that is here.
+    fn own(&self, index: u8) -> Option<Vec<u8>> {
+        let (shelf, item) = (self.here?, Item::shard(self.name, index));
+        let given = shelf.give(item, 0, shelf.length(item).ok()?).ok()?;
+        Some(given.slices().concat())
+    }
+
+    /// Whether a shard is anywhere.
+    pub fn has(&self, index: u8) -> bool {
+        let item = Item::shard(self.name, index);
+        self.here.is_some_and(|shelf| shelf.length(item).is_ok()) || self.holder(index).is_some()
     }
 
     /// Asks one after the other who may have a shard, until one does; who that is, and what he says.
@@ -103,7 +125,7 @@ impl<'v> Spread<'v> {
     /// A shard as it is stored.
     fn stored(&self, index: u8, len: u64) -> Option<Vec<u8>> {
         let read = |peer: &Peer, item| peer.try_ask(&Question::Read { item, offset: 0, len }, &[], None);
-        let bulk = self.ask(index, read).ok().map(|(_, answer)| answer.bulk);
+        let bulk = self.own(index).or_else(|| Some(self.ask(index, read).ok()?.1.bulk));
         bulk.filter(|bulk| bulk.len() as u64 == len)
     }
 
@@ -114,7 +136,12 @@ impl<'v> Spread<'v> {
             |pack: &[u8]| pack.len() as u64 == layout.pack_len() && check_whole(self.name, pack).is_ok();
         let needed = usize::from(layout.code().data());
         let mut stored: Vec<Option<Vec<u8>>> = vec![None; layout.count().into()];
-        for index in 0..layout.count() {
+        // Those that are here come first: they cost nothing.
+        let is_away =
+            |index: &u8| self.here.is_none_or(|shelf| shelf.length(Item::shard(self.name, *index)).is_err());
+        let mut order: Vec<u8> = (0..layout.count()).collect();
+        order.sort_by_key(is_away);
+        for index in order {
             if !all && stored.iter().flatten().count() == needed {
                 break;
             }

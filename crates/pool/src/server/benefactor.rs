@@ -1,5 +1,6 @@
 //! Lending: a shelf that others put packs on and read from.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -66,6 +67,7 @@ impl Station {
             catalog: lend.catalog.clone(),
             objects,
             copies: Gate::new(COPIES),
+            arriving: Mutex::default(),
         };
         let watcher = Watcher {
             keeper: keeper.clone(),
@@ -332,6 +334,30 @@ struct BenefactorService {
     objects: SoftObjects,
     /// Memory for copies that have to be checked.
     copies: Gate,
+    /// What others are giving to this one.
+    arriving: Mutex<HashSet<Item>>,
+}
+
+/// Something that another one is giving, for as long as he is.
+struct Arriving<'s> {
+    all: &'s Mutex<HashSet<Item>>,
+    item: Item,
+    is_first: bool,
+}
+
+impl Arriving<'_> {
+    fn begin(all: &Mutex<HashSet<Item>>, item: Item) -> Arriving<'_> {
+        let is_first = all.lock().unwrap_or_else(PoisonError::into_inner).insert(item);
+        Arriving { all, item, is_first }
+    }
+}
+
+impl Drop for Arriving<'_> {
+    fn drop(&mut self) {
+        if self.is_first {
+            self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.item);
+        }
+    }
 }
 
 impl BenefactorService {
@@ -357,6 +383,7 @@ impl BenefactorService {
             0..=PACK_BYTES_MAX => self.copies.take(incoming.len, TURN)?,
             _ => return Err(Error::invalid("what is given is longer than a pack may be").into()),
         };
+        let _arriving = Arriving::begin(&self.arriving, item);
         let bytes = incoming.object(PACK_BYTES_MAX)?;
         check_item(item, &bytes)?;
         let shelf = self.keeper.shelf();
@@ -443,7 +470,13 @@ impl BenefactorService {
     /// How long something is, and of a shard its tail.
     fn length(&self, epoch: u64, item: Item) -> std::result::Result<Reply, Refusal> {
         let shelf = self.keeper.shelf();
-        let length = shelf.length(item)?;
+        // Whoever is about to give it may wait and see whether that is needed.
+        let is_coming =
+            || epoch > 0 && self.arriving.lock().unwrap_or_else(PoisonError::into_inner).contains(&item);
+        let length = shelf.length(item).map_err(|error| match is_coming() {
+            true => Error::new(Kind::Conflict, format!("another one is giving {item}")),
+            false => error,
+        })?;
         let tail = item.shard.map(|_| tail_of(shelf, item, length)).transpose()?;
         if epoch > 0 {
             self.check_epoch(epoch)?;

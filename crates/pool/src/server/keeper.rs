@@ -30,6 +30,11 @@ const YIELD_MAX: Duration = Duration::from_secs(3);
 const REMOVED: Duration = Duration::from_secs(180);
 /// How long a shard that was made again is not made again.
 const AGAIN: Duration = Duration::from_secs(10);
+/// How long, and how often, somebody is waited for who gives the same to the same.
+const GIVING_WAIT: Duration = Duration::from_millis(10);
+const GIVING_WAITS: u32 = 200;
+/// How long others have to make what is missing of a pack.
+const OTHERS: Duration = Duration::from_secs(5);
 /// How long nothing is tried again that just failed.
 const REST: Duration = Duration::from_millis(500);
 
@@ -69,6 +74,8 @@ struct Inner {
     removed: HashMap<PackName, Instant>,
     /// Shards that were made again, or could not be, and when.
     made_again: HashMap<Item, Instant>,
+    /// Packs of which others should make the shards that are missing, and since when.
+    left_to_others: HashMap<PackName, Instant>,
     /// The epoch by which everything here was seen to.
     settled: u64,
     /// How far the round through everything has come, and how many rounds have begun: only the newest counts.
@@ -116,6 +123,7 @@ impl Keeper {
             copying: 0,
             removed: HashMap::new(),
             made_again: HashMap::new(),
+            left_to_others: HashMap::new(),
             settled: 0,
             round: None,
             rounds: 0,
@@ -197,6 +205,13 @@ impl Keeper {
         }
         inner.made_again.insert(item, clock::now());
         true
+    }
+
+    /// Whether another one may be waited for who should make what is missing of a pack: for a while, since he may not know, or not be able to.
+    pub(super) fn may_leave_to_others(&self, name: PackName) -> bool {
+        let mut inner = self.locked();
+        inner.left_to_others.retain(|_, since| clock::since(*since) < 2 * OTHERS);
+        clock::since(*inner.left_to_others.entry(name).or_insert_with(clock::now)) < OTHERS
     }
 
     /// Whether a pack was removed a moment ago.
@@ -361,12 +376,21 @@ impl Keeper {
         let peer = view.peer(id);
         let failed = |failure: Failure| failure.into_error(peer.address());
         let epoch = view.current().number;
-        let mut is_late = false;
+        let (mut is_late, mut waits) = (false, 0);
         loop {
             let replaces = match peer.try_ask(&Question::Length { epoch, item }, &[], None) {
                 Ok(answer) if answer.body.starts_with(&length.to_le_bytes()) => return Ok(()),
                 Ok(_) => true,
                 Err(Failure::Refused(error)) if error.kind() == Kind::NotFound => false,
+                // Another one is giving it at this moment; in a simulation he cannot go on while he is waited for.
+                Err(Failure::Refused(error)) if error.kind() == Kind::Conflict => {
+                    if waits < GIVING_WAITS && !clock::is_simulated() {
+                        waits += 1;
+                        clock::sleep(GIVING_WAIT);
+                        continue;
+                    }
+                    false
+                }
                 Err(failure) => return Err(failed(failure)),
             };
             if item.shard.is_none() && peer.is_slow() {

@@ -1,7 +1,7 @@
 //! Making shards of packs, and seeing to it that they lie where they belong.
 //!
-//! Whoever has a shard looks after the one that comes after it: if that is nowhere, it is made again from the others, and so on with those that follow,
-//! until one is there. So the shards of a pack are all looked after as long as there is any, and nobody looks after the whole.
+//! Whoever has a shard looks after the one that comes after it: if that is nowhere, all that are nowhere are made again from the others, by one of those who see it,
+//! so the shards of a pack are all looked after as long as there is any, and nobody looks after the whole.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -102,8 +102,9 @@ impl Keeper {
         let (owner, ideal) = (owners[usize::from(index)], ideals[usize::from(index)]);
         let stays = view.members().any(|(id, _)| id == self.id);
         let next = self.secure_next(view, name, index, &layout, false);
-        if stays {
-            // Who leaves gives away what it has, whatever others lack.
+        // Who leaves is not kept by what a pool lacks that is too small. Otherwise it goes when all is made: whoever gets this shard looks after the others
+        // in the next epoch only.
+        if stays || view.members().count() >= layout.count().into() {
             next?;
         }
         match owner {
@@ -183,23 +184,29 @@ impl Keeper {
         Ok(Layout::of_tail(name, &tail, length)?.0)
     }
 
-    /// Makes the shards again that come after one and are nowhere: up to one that is there, or all. What cannot be made again is lost, and
-    /// no trying helps.
+    /// Makes shards again that are nowhere, if the one after `index` is one of them: all of the pack, because that costs hardly more than one. What cannot be made
+    /// again is lost, and no trying helps. Where `all` must be there before somebody is answered it is not left to others.
     fn secure_next(&self, view: &View, name: PackName, index: u8, layout: &Layout, all: bool) -> Result<()> {
         let count = layout.count();
-        let others = (1..count).map(|step| (index + step) % count);
-        let spread = Spread::deep(view, name, view.class.code.unwrap_or(layout.code()));
-        for next in others {
-            let is_here = self.shelf.length(Item::shard(name, next)).is_ok();
-            if is_here || spread.holder(next).is_some() || self.is_in_one_piece(view, name) {
-                if all { continue } else { break }
-            }
-            if !self.may_make_again(Item::shard(name, next)) {
-                let text = format!("shard {next} of pack {name} was made a moment ago, and is not found");
-                return Err(Error::new(Kind::Io, text));
-            }
-            tracing::debug!("shard {next} of pack {name} is made again");
-            match self.make_again(view, &spread, name, next, layout) {
+        let code = view.class.code.unwrap_or(layout.code());
+        let spread = Spread::deep(view, name, code).with(&*self.shelf);
+        let is_next_there = || spread.has((index + 1) % count);
+        if !all && is_next_there() || self.is_in_one_piece(view, name) {
+            return Ok(());
+        }
+        let missing: Vec<u8> = (0..count).filter(|&other| !spread.has(other)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        if !all && maker_of(&missing, count) != Some(index) && self.may_leave_to_others(name) {
+            let text = format!("pack {name} lacks {} shards, which another one makes", missing.len());
+            return Err(Error::new(Kind::Io, text));
+        }
+        let may = |other: &u8| self.may_make_again(Item::shard(name, *other));
+        let (missing, made): (Vec<u8>, Vec<u8>) = missing.into_iter().partition(may);
+        if !missing.is_empty() {
+            tracing::debug!("shards {missing:?} of pack {name} are made again");
+            match self.make_again(view, &spread, name, &missing, layout) {
                 Err(error) if error.kind() == Kind::Corrupt && !all => {
                     tracing::warn!("{error}");
                     return Ok(());
@@ -207,7 +214,11 @@ impl Keeper {
                 done => done?,
             }
         }
-        Ok(())
+        if made.is_empty() {
+            return Ok(());
+        }
+        let text = format!("shards {made:?} of pack {name} were made a moment ago, and are not found");
+        Err(Error::new(Kind::Io, text))
     }
 
     /// Whether somebody has the pack itself, and is making shards of it.
@@ -225,13 +236,14 @@ impl Keeper {
         view: &View,
         spread: &Spread,
         name: PackName,
-        index: u8,
+        missing: &[u8],
         layout: &Layout,
     ) -> Result<()> {
         let healed = spread.heal(layout, false)?;
         // Members who are not reached may come back with what they have.
-        let question = Question::Length { epoch: 0, item: Item::shard(name, index) };
         let is_silent = |(id, peer): (u64, &Arc<Peer>)| {
+            let item = Item::shard(name, missing[0]);
+            let question = Question::Length { epoch: 0, item };
             id != self.id && matches!(peer.try_ask(&question, &[], None), Err(Failure::Lost(_)))
         };
         if healed.is_none() && view.members().any(is_silent) {
@@ -244,14 +256,19 @@ impl Keeper {
         let pack = healed.ok_or_else(lost)?.pack;
         let pieces = [&pack[..]];
         let encoded = Encoded::again(name, *layout, &pieces)?;
-        let item = Item::shard(name, index);
         let mut failures = Vec::new();
         let owners = view.shard_takers(name, layout.count(), |of, id| {
-            let shard = || Ok(encoded.shard(index));
-            let given = || self.give_shard(view, id, item, layout, &shard);
-            of != index || given().map_err(|error| failures.push(error)).is_ok()
+            let given =
+                || self.give_shard(view, id, Item::shard(name, of), layout, &|| Ok(encoded.shard(of)));
+            !missing.contains(&of) || given().map_err(|error| failures.push(error)).is_ok()
         });
-        let missing = usize::from(owners[usize::from(index)].is_none());
-        self.check_count(name, layout, usize::from(layout.count()) - missing, failures)
+        let without = missing.iter().filter(|&&index| owners[usize::from(index)].is_none()).count();
+        self.check_count(name, layout, usize::from(layout.count()) - without, failures)
     }
+}
+
+/// Whose holder makes all shards that are missing: the one before the first of them, so that two do not make the same.
+fn maker_of(missing: &[u8], count: u8) -> Option<u8> {
+    let first = *missing.first()?;
+    (1..count).map(|back| (first + count - back) % count).find(|other| !missing.contains(other))
 }
