@@ -339,7 +339,10 @@ fn nobody_takes(name: PackName, refusals: Vec<Error>) -> Error {
     // Of several reasons it is the one that somebody can do something about.
     let is_full = refusals.iter().any(|error| error.kind() == Kind::Full);
     let kind = if is_full { Kind::Full } else { Kind::Io };
+    let room =
+        "the pool is full: let more join it, or forget checkpoints and collect what they leave ('stdchk gc')";
     match refusals.into_iter().next() {
+        Some(error) if is_full => error.within(room).with_kind(kind),
         Some(error) => error.within(format!("no benefactor takes pack {name}")).with_kind(kind),
         None => Error::new(Kind::Io, "the pool has no benefactors: start one with 'stdchk pool join'"),
     }
