@@ -203,7 +203,7 @@ fn nobody_is_faster_than_the_slow_one_who_is_alone() {
 #[test]
 fn who_is_full_sooner_than_was_said_is_passed_over() {
     let pool = Pool::start_on(Hosts::new(4), &["--replicas", "2"]);
-    // Less room than is lent.
+    // Less room than is lent: somebody else uses some of it.
     let small = pool.path("lent1");
     std::fs::create_dir(&small).expect("a folder");
     let mounted = std::process::Command::new("mount")
@@ -216,7 +216,17 @@ fn who_is_full_sooner_than_was_said_is_passed_over() {
         return;
     }
     let _mount = Mounted(small.clone());
-    let _lenders = lenders(&pool, 4, folders(&pool));
+    std::fs::create_dir(small.join("lost+found")).expect("a folder");
+    std::fs::write(small.join("lost+found/others"), vec![1; 16 << 20]).expect("room");
+    let folders = folders(&pool);
+    let some = |host: usize| {
+        let mut lend = folders(host);
+        if host == 1 {
+            *lend.last_mut().expect("a size") = "36MiB".to_owned();
+        }
+        lend
+    };
+    let _lenders = lenders(&pool, 4, some);
     for step in 1..=8 {
         let process = pool.save(step * 5);
         let output = process.output();

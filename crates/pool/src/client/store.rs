@@ -151,13 +151,15 @@ impl PoolStore {
         let begun = clock::now();
         loop {
             let view = self.view();
-            let likely = view.likely_holders(name).into_iter().filter(|&id| !view.peer(id).is_suspected());
-            let found = ask_holders(&view, name, likely.collect(), &ask);
-            let missing =
-                match found.or_else(|_| ask_holders(&view, name, view.holders(name).collect(), &ask)) {
-                    Ok(found) => return Ok(found),
-                    Err(missing) => missing,
-                };
+            // Most often one of these has it, and no order of all must be made.
+            let likely = view.likely_holders(name).into_iter().map(|id| view.peer(id));
+            if let Some(found) = likely.filter(|peer| !peer.is_suspected()).find_map(|peer| ask(peer).ok()) {
+                return Ok(found);
+            }
+            let missing = match ask_holders(&view, name, view.holders(name).collect(), &ask) {
+                Ok(found) => return Ok(found),
+                Err(missing) => missing,
+            };
             let changed = self.refresh().unwrap_or(false);
             let is_moving = self.view().is_moving();
             if changed {
