@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use stdchk_catalog::{Catalog, Decide, Record, State, random};
+use stdchk_catalog::{Catalog, Decide, Op, Record, State, random};
 use stdchk_object::{Error, Kind, Result, SessionId};
 use stdchk_store::Objects;
 
@@ -58,13 +58,32 @@ impl ObjectCatalog {
         Ok(true)
     }
 
+    /// As long as room that was kept is given up nobody begins anything: otherwise each save that fails would take some of it, by the record that ends it,
+    /// until nothing can be removed any more.
+    fn check_room(&self) -> Result<()> {
+        if self.objects.keeps_room()? {
+            return Ok(());
+        }
+        self.objects.keep_room()?;
+        match self.objects.keeps_room()? {
+            true => Ok(()),
+            false => {
+                Err(Error::new(Kind::Full, "the store is full: what is left is kept for removing something"))
+            }
+        }
+    }
+
     /// Creates the object of a record. Where there is no space, room that was kept is given up for a record that leads
     /// to more.
     fn create(&self, name: &str, record: &Record, durable: bool, state: &State) -> Result<bool> {
         let bytes = record.encode();
+        let frees = record.ops.iter().all(|op| state.frees(op));
+        if record.ops.iter().any(|op| matches!(op, Op::Open(_)) && !state.frees(op)) {
+            self.check_room()?;
+        }
         loop {
             match self.objects.create(name, &bytes, durable) {
-                Err(error) if error.kind() == Kind::Full && record.ops.iter().all(|op| state.frees(op)) => {
+                Err(error) if error.kind() == Kind::Full && frees => {
                     // Others may take what was given up, but not for ever: there is only so much.
                     if !self.objects.give_room(bytes.len() as u64)? {
                         return Err(error);

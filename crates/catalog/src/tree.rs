@@ -174,6 +174,8 @@ impl Keyed for Place {
 pub struct Tree {
     names: Chunked<Named>,
     places: Chunked<Place>,
+    /// What was said of the root itself, if anything was.
+    root: Option<Box<Node>>,
     /// When a name in the root changed last, in nanoseconds since 1970.
     root_changed_ns: i64,
 }
@@ -206,6 +208,11 @@ impl Tree {
     /// When a name in the root changed last, in nanoseconds since 1970.
     pub fn root_changed_ns(&self) -> i64 {
         self.root_changed_ns
+    }
+
+    /// The root itself, if anything was said of it.
+    pub fn root(&self) -> Option<&Node> {
+        self.root.as_deref()
     }
 
     /// All names, those of a directory side by side.
@@ -243,6 +250,11 @@ impl Tree {
         std::iter::successors(self.get(number), |named| self.get(named.parent))
     }
 
+    /// The same, with the root at the end if anything was said of it.
+    pub fn nodes_above(&self, number: u64) -> impl Iterator<Item = &Node> {
+        self.above(number).map(|named| &named.node).chain(self.root())
+    }
+
     /// Whether a node is another one, or lies in it.
     pub fn lies_in(&self, number: u64, other: u64) -> bool {
         number == other || self.above(number).any(|above| above.node.number == other || above.parent == other)
@@ -259,9 +271,12 @@ impl Tree {
 
     /// Whether a name may lead to this from now on.
     pub(crate) fn check_name(&self, named: &Named) -> Result<()> {
-        check_name(&named.name)?;
         let node = &named.node;
         let notes: usize = node.notes.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if named.is_root() && notes <= NOTES_BYTES_MAX {
+            return Ok(());
+        }
+        check_name(&named.name)?;
         let target = if let Body::Link(target) = &node.body { target.len() } else { 0 };
         if !is_number(node.number) || notes > NOTES_BYTES_MAX || target > TARGET_BYTES_MAX {
             return Err(Error::invalid(format!(
@@ -306,6 +321,10 @@ impl Tree {
 
     /// Has a name lead to a node, which has no other name from then on; versions that nothing leads to any more.
     pub(crate) fn name(&mut self, named: Named) -> Vec<Version> {
+        if named.is_root() {
+            self.root = Some(Box::new(named.node));
+            return Vec::new();
+        }
         let now = named.node.changed_ns;
         let old = self.get(named.node.number).map(|old| (old.parent, old.name.clone()));
         let stays = old.as_ref().is_some_and(|(parent, name)| (*parent, name) == (named.parent, &named.name));
@@ -343,7 +362,8 @@ impl Tree {
             }
             (!named.node.is_unwritten()).then_some(named)
         };
-        let (mut named, mut gone) = (Vec::new(), Vec::new());
+        let root = self.root().filter(|_| self.root != there.root).cloned();
+        let (mut named, mut gone) = (Vec::from_iter(root.map(Named::root)), Vec::new());
         for mirrored in self.names().filter_map(mirrored) {
             if there.get(mirrored.node.number) != Some(&mirrored) {
                 named.push(mirrored);
@@ -367,6 +387,10 @@ impl Tree {
             }
         }
         for named in named {
+            if named.is_root() {
+                self.root = Some(Box::new(named.node.clone()));
+                continue;
+            }
             let (number, parent) = (named.node.number, named.parent);
             self.root_changed_ns = self.root_changed_ns.max(named.node.changed_ns);
             self.places.insert(Place { number, parent, name: named.name.clone() });
@@ -377,7 +401,13 @@ impl Tree {
     /// Notes that a name in a directory has changed.
     fn touch(&mut self, directory: u64, now_ns: i64) {
         match self.places.get(&directory) {
-            None => self.root_changed_ns = self.root_changed_ns.max(now_ns),
+            None => {
+                self.root_changed_ns = self.root_changed_ns.max(now_ns);
+                if let Some(root) = &mut self.root {
+                    root.modified_ns = root.modified_ns.max(now_ns);
+                    root.changed_ns = root.changed_ns.max(now_ns);
+                }
+            }
             Some(place) => self.names.change(&(place.parent, place.name.clone()), |named| {
                 named.node.modified_ns = named.node.modified_ns.max(now_ns);
                 named.node.changed_ns = named.node.changed_ns.max(now_ns);
@@ -394,6 +424,8 @@ impl Tree {
     /// Writes all names.
     pub(crate) fn encode(&self, out: &mut Writer) {
         out.zigzag(self.root_changed_ns);
+        out.u8(u8::from(self.root.is_some()));
+        self.root.iter().for_each(|root| Named::root((**root).clone()).encode(out));
         out.varint(self.names.len() as u64);
         self.names().for_each(|named| named.encode(out));
     }
@@ -402,6 +434,13 @@ impl Tree {
     pub(crate) fn decode(reader: &mut Reader) -> Result<Tree> {
         let mut tree = Tree::default();
         let root_changed_ns = reader.zigzag()?;
+        if reader.u8()? == 1 {
+            let named = Named::decode(reader)?;
+            if !named.is_root() {
+                return Err(reader.corrupt("something else for the root"));
+            }
+            tree.root = Some(Box::new(named.node));
+        }
         for _ in 0..reader.count(Named::BYTES_MIN)? {
             let named = Named::decode(reader)?;
             let number = named.node.number;
@@ -444,6 +483,16 @@ impl Tree {
 impl Named {
     /// The least that one takes when it is written.
     pub(crate) const BYTES_MIN: usize = 16;
+
+    /// The root, which has no name.
+    pub fn root(node: Node) -> Named {
+        Named { parent: ROOT, name: String::new(), node }
+    }
+
+    /// Whether it is the root.
+    pub fn is_root(&self) -> bool {
+        (self.parent, self.node.number) == (ROOT, ROOT) && self.name.is_empty() && self.node.is_directory()
+    }
 
     /// Whether its name and its number can be such.
     pub(crate) fn can_be(&self) -> bool {

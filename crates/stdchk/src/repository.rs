@@ -233,6 +233,13 @@ impl Repository {
     }
 
     /// The packs of the pool, where that is what this is.
+    /// Has room made, if that is possible, where a pack finds none.
+    pub(crate) fn when_full(&self, make_room: impl Fn() -> bool + Send + Sync + 'static) {
+        if let Home::Directory(dir) = &self.home {
+            dir.when_full(make_room);
+        }
+    }
+
     pub(crate) fn pool_store(&self) -> Option<Arc<PoolStore>> {
         match &self.home {
             Home::Pool(packs, _) => Some(packs.clone()),

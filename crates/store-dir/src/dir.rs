@@ -3,8 +3,8 @@
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use stdchk_object::error::Context;
@@ -38,6 +38,7 @@ pub struct DirStore {
     tag: String,
     counter: AtomicU64,
     pub(crate) protection: Protection,
+    make_room: OnceLock<MakeRoom>,
 }
 
 impl DirStore {
@@ -49,7 +50,8 @@ impl DirStore {
 
     /// The same on any file system.
     pub fn on(fs: Arc<dyn Fs>, place: String, tag: String) -> DirStore {
-        DirStore { fs, place, tag, counter: AtomicU64::new(0), protection: Protection::default() }
+        let (counter, protection) = (AtomicU64::new(0), Protection::default());
+        DirStore { fs, place, tag, counter, protection, make_room: OnceLock::new() }
     }
 
     /// Makes folders that are missing: copies and object stores drop empty ones. Who may not, goes on without.
@@ -200,8 +202,30 @@ pub(crate) fn pack_path(name: PackName) -> String {
     format!("{}/{name}", pack_folder(name))
 }
 
-impl Store for DirStore {
-    fn put(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
+/// Makes room in a store that is full; whether it tried.
+type MakeRoom = Box<dyn Fn() -> bool + Send + Sync>;
+
+impl DirStore {
+    /// What is done where a pack finds no room, before it is put once more.
+    pub fn when_full(&self, make_room: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.make_room.set(Box::new(make_room));
+    }
+
+    fn put_or_make_room(&self, name: PackName, put: impl Fn() -> Result<()>) -> Result<()> {
+        match put() {
+            Err(error)
+                if error.kind() == Kind::Full
+                    && self.make_room.get().is_some_and(|make_room| make_room()) =>
+            {
+                // It may have got its name before there was no room for that to last.
+                let _ = self.fs.unlink(&pack_path(name));
+                put()
+            }
+            done => done,
+        }
+    }
+
+    fn put_cached(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
         if let Some(code) = self.code()? {
             return self.put_shards(name, code, pieces, None);
         }
@@ -209,7 +233,7 @@ impl Store for DirStore {
         self.write_in_folder(name, &path, pieces).context(|| self.failed("cannot write pack", &path))
     }
 
-    fn put_past_cache(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
+    fn put_uncached(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
         let len = pieces.iter().map(|piece| piece.len()).sum::<usize>();
         // Whoever opens a pack reads its end first.
         let end = usize::try_from(tail_length(len as u64)).unwrap_or(len);
@@ -220,6 +244,16 @@ impl Store for DirStore {
         let path = pack_path(name);
         self.write_in_folder_past_cache(name, &path, pieces, cached)
             .context(|| self.failed("cannot write pack", &path))
+    }
+}
+
+impl Store for DirStore {
+    fn put(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
+        self.put_or_make_room(name, || self.put_cached(name, pieces))
+    }
+
+    fn put_past_cache(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
+        self.put_or_make_room(name, || self.put_uncached(name, pieces))
     }
 
     fn replace(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
@@ -408,6 +442,15 @@ impl Objects for DirStore {
             }
         }
         Ok(())
+    }
+
+    fn keeps_room(&self) -> Result<bool> {
+        match self.fs.len(BALLAST) {
+            Ok(kept) => Ok(kept >= BALLAST_BYTES),
+            // It was given up; or those who made the store could not keep any.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(Error::io(self.failed("cannot look at", BALLAST), error)),
+        }
     }
 
     fn give_room(&self, bytes: u64) -> Result<bool> {

@@ -124,6 +124,11 @@ pub trait Objects: Send + Sync {
         Ok(())
     }
 
+    /// Whether as much room is kept as should be.
+    fn keeps_room(&self) -> Result<bool> {
+        Ok(true)
+    }
+
     /// Gives up some of the room that was kept, enough for `bytes` more; says whether there was any.
     fn give_room(&self, bytes: u64) -> Result<bool> {
         let _ = bytes;

@@ -294,11 +294,17 @@ impl Operations {
         told(writing.check())?;
         match is_killed(process) {
             // Nobody can say that what it wrote is whole.
-            true if process == opener => writing.abandon("a process that wrote it was killed"),
+            true if process == opener => {
+                let name = self.files.name_of(writing).unwrap_or_default();
+                tracing::warn!("{name:?} has no new version: process {process}, which wrote it, was killed");
+                writing.abandon("a process that wrote it was killed");
+            }
             // The one that it got it from can.
             true => writing.note_killed(),
             // Others who got it from the one that opened it may go on with it, and so may that one, and others that have opened it.
-            false if process != opener || has_open(opener, writing.number) => {}
+            false
+                if process != opener
+                    || has_open(opener, writing.number, self.files.name_of(writing).as_deref()) => {}
             false => {
                 let closed = self.handles.close(writing, opener);
                 return told(self.files.flush(writing, closed));

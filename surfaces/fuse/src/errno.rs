@@ -21,10 +21,19 @@ pub fn errno(fault: Fault) -> Errno {
     }
 }
 
+/// Whether it is the store's file system that does not let itself be written, and not somebody's rights.
+fn is_read_only(error: &Error) -> bool {
+    let first: &dyn std::error::Error = error;
+    std::iter::successors(Some(first), |error| error.source())
+        .filter_map(|error| error.downcast_ref::<std::io::Error>())
+        .any(|error| error.kind() == std::io::ErrorKind::ReadOnlyFilesystem)
+}
+
 fn of_store(error: &Error) -> Errno {
     tracing::error!("{error}");
     match error.kind() {
         Kind::Full => Errno::ENOSPC,
+        Kind::Denied if is_read_only(error) => Errno::EROFS,
         Kind::Denied => Errno::EACCES,
         Kind::Fenced => Errno::ESTALE,
         _ => Errno::EIO,

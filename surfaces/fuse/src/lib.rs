@@ -24,7 +24,7 @@ use stdchk::files::Files;
 
 use answers::Operations;
 pub use place::is_mount;
-pub use unmount::{is_alive, is_dead, server_of, unmount, wait_stored};
+pub use unmount::{is_alive, is_dead, leave_session, server_of, unmount, wait_stored};
 
 /// Threads that answer the kernel. Some may wait for the store.
 const THREADS: usize = 8;
@@ -68,6 +68,7 @@ impl Mount {
         config.n_threads = Some(THREADS);
         config.clone_fd = true;
         let files = Arc::new(files);
+        files.make_room_when_full();
         let operations = || Operations::new(files.clone());
         let session = match options.replaces {
             true => beneath::mount(operations(), directory, &config).or_else(|error| {

@@ -1,5 +1,6 @@
 //! What is known of the processes that use a mount.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -18,8 +19,8 @@ pub fn process_of(thread: u32) -> u32 {
 }
 
 /// Whether a process may still have a file open for writing, by another descriptor than the one that it is closing: shells copy them, and close the
-/// copies.
-pub fn has_open(process: u32, number: u64) -> bool {
+/// copies. Descriptors that lead to another `name` are none; a program may have thousands.
+pub fn has_open(process: u32, number: u64, name: Option<&str>) -> bool {
     let all = match fs::read_dir(format!("/proc/{process}/fdinfo")) {
         Ok(all) => all,
         // Of one that is none of ours, or is unknown here, nothing can be said.
@@ -28,7 +29,11 @@ pub fn has_open(process: u32, number: u64) -> bool {
     let is_it = |entry: fs::DirEntry| {
         // What is no path is no file.
         let path = format!("/proc/{process}/fd/{}", entry.file_name().to_string_lossy());
-        if !fs::read_link(path).is_ok_and(|path| path.is_absolute()) {
+        let Ok(path) = fs::read_link(path) else { return false };
+        // The kernel says so of what has no name any more, whatever that was.
+        let is_removed = || path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)");
+        let is_other = name.is_some_and(|name| path.file_name() != Some(OsStr::new(name)));
+        if !path.is_absolute() || is_other && !is_removed() {
             return false;
         }
         let info = told(entry.path());
@@ -76,10 +81,12 @@ mod tests {
         let me = std::process::id();
         let file = tempfile::NamedTempFile::new().expect("a file");
         let number = file.as_file().metadata().expect("its number").ino();
-        assert!(has_open(process_of(me), number));
+        assert!(has_open(process_of(me), number, None));
         let reading = fs::File::open(file.path()).expect("it is there");
         drop(file);
         assert_eq!(reading.metadata().expect("its number").ino(), number);
-        assert!(!has_open(me, number) && !has_open(u32::MAX, number) && has_open(0, number));
+        assert!(
+            !has_open(me, number, None) && !has_open(u32::MAX, number, None) && has_open(0, number, None)
+        );
     }
 }

@@ -17,10 +17,14 @@ pub const WRITING: &str = "user.stdchk.writing";
 /// How long it is waited until those that were closed are stored.
 const STORED: Duration = Duration::from_secs(10);
 
-/// Waits until no file is open for writing, for a while: what was closed a moment ago may not be stored yet.
-pub fn wait_stored(directory: &Path) {
+/// Waits until no file is open for writing, for a while: what was closed a moment ago may not be stored yet. How many still are.
+pub fn wait_stored(directory: &Path) -> u32 {
     let begun = Instant::now();
-    while number(directory, WRITING).is_some_and(|count| count > 0) && begun.elapsed() < STORED {
+    loop {
+        let count = number(directory, WRITING).unwrap_or(0);
+        if count == 0 || begun.elapsed() > STORED {
+            return count;
+        }
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -64,8 +68,17 @@ pub fn is_dead(directory: &Path) -> bool {
     getxattr(directory, PROCESS, &mut [0; 16]) == Err(Errno::NOTCONN)
 }
 
-/// Whether a process is there and does something.
+/// Whether a process is there and does something: its first thread may have ended before others, which still have files open.
 pub fn is_alive(process: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { return false };
+    threads.flatten().any(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
+    })
+}
+
+/// From now on this process belongs to no terminal: what ends the session of whoever called does not end it.
+pub fn leave_session() {
+    // Who leads a group already has one of its own.
+    let _ = rustix::process::setsid();
 }

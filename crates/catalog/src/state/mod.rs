@@ -159,8 +159,7 @@ impl State {
         packs.filter(|pack| self.condemned.contains_key(pack) || self.forwards.contains_key(pack)).collect()
     }
 
-    /// Whether an operation only leads to less being stored: such ones must be possible where nothing else is. That a
-    /// reader ends does not count: there are many, and once its process is gone it is fenced.
+    /// Whether an operation only leads to less being stored: such ones must be possible where nothing else is. Whoever ends keeps nothing any more.
     pub fn frees(&self, op: &Op) -> bool {
         match op {
             Op::Fence(..)
@@ -169,10 +168,10 @@ impl State {
             | Op::Condemn(..)
             | Op::Swept(..)
             | Op::Unforward(..)
+            | Op::End(..)
             | Op::Unname(..) => true,
-            Op::End(id) => {
-                self.sessions.get(id).is_none_or(|session| session.entry.kind != SessionKind::Reader)
-            }
+            // In a mount things are removed.
+            Op::Open(entry) => entry.kind == SessionKind::Mount,
             _ => false,
         }
     }

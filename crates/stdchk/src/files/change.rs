@@ -310,10 +310,12 @@ impl Files {
     }
 
     fn change_node<T>(&self, number: u64, mut change: impl FnMut(&mut Node) -> Outcome<T>) -> Outcome<T> {
-        if number == ROOT {
-            return Err(Fault::Unsupported);
-        }
         self.change(|state| {
+            if number == ROOT {
+                let mut node = root_node(state);
+                let value = change(&mut node)?;
+                return Ok((vec![Op::Name(Box::new(Named::root(node)))], value));
+            }
             let mut named = state.tree().get(number).ok_or(Fault::Missing)?.clone();
             let value = change(&mut named.node)?;
             Ok((vec![Op::Name(Box::new(named))], value))
@@ -332,7 +334,7 @@ impl Files {
         let state = self.state()?;
         match state.tree().get(number) {
             Some(named) => Ok(named.node.notes.clone()),
-            None if number == ROOT => Ok(Vec::new()),
+            None if number == ROOT => Ok(root_node(&state).notes),
             None => Err(Fault::Missing),
         }
     }
@@ -382,6 +384,22 @@ impl Files {
         }
         Ok(())
     }
+}
+
+/// The root: as somebody made it, or else everybody's to read and the mounting user's to change.
+pub(super) fn root_node(state: &State) -> Node {
+    let changed_ns = state.tree().root_changed_ns();
+    state.tree().root().cloned().unwrap_or_else(|| Node {
+        number: ROOT,
+        body: Body::Directory,
+        mode: 0o755,
+        user: rustix::process::geteuid().as_raw(),
+        group: rustix::process::getegid().as_raw(),
+        modified_ns: changed_ns,
+        changed_ns,
+        accessed_ns: changed_ns,
+        notes: Vec::new(),
+    })
 }
 
 /// Refuses what is not a directory.

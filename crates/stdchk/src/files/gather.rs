@@ -10,7 +10,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use stdchk_catalog::tree::{Body, Named, Node, Version};
-use stdchk_catalog::{CheckpointEntry, Durability, Op, SessionKind, State};
+use stdchk_catalog::{CheckpointEntry, Durability, Op, State};
 use stdchk_engine::FinishedPart;
 use stdchk_engine::session::Session;
 use stdchk_object::manifest::Manifest;
@@ -264,8 +264,7 @@ impl Files {
 
     /// Stores files in one part, and makes versions of them in one record.
     fn store_together(&self, all: &[&Closed]) -> Result<Arc<State>> {
-        let kind = SessionKind::Writer { app: AppName::files(), step: 0, parts: None };
-        let session = Session::open(self.repository.catalog.clone(), kind, &self.repository.owner(false))?;
+        let session = self.open_writer()?;
         let app = AppName::files();
         let state = session.state();
         let mut part = self.repository.part_writer_after(session.id(), state, &app, &self.save, |_| None)?;

@@ -281,7 +281,7 @@ impl Files {
         };
         let state = self.state()?;
         let there = state.tree().get(number).map(|named| entry_of(&state, &named.node));
-        let there = there.or_else(|| (number == ROOT).then(|| root(&state)));
+        let there = there.or_else(|| (number == ROOT).then(|| entry_of(&state, &change::root_node(&state))));
         let there = there.map(|entry| Entry {
             modified_ns: entry.modified_ns.max(touched.unwrap_or(i64::MIN)),
             changed_ns: entry.changed_ns.max(touched.unwrap_or(i64::MIN)),
@@ -446,6 +446,13 @@ impl Files {
         }
     }
 
+    /// The name under which a file is written, as far as it is known here.
+    pub fn name_of(&self, writing: &Writing) -> Option<String> {
+        let place = writing.inner().place.clone();
+        let known = || Some(self.state().ok()?.tree().get(writing.number)?.name.clone());
+        place.map(|(_, name)| name).or_else(known)
+    }
+
     fn check_writable(&self) -> Outcome<()> {
         if self.is_read_only { Err(Fault::ReadOnly) } else { Ok(()) }
     }
@@ -469,23 +476,6 @@ fn say_that_it_is_there(repository: &Repository) -> Result<Session> {
 fn newest(state: &State, node: &Node) -> Option<Version> {
     let is_there = |version: &&Version| state.checkpoint(&version.id()).is_some();
     node.versions().iter().rev().find(is_there).or(node.versions().last()).copied()
-}
-
-fn root(state: &State) -> Entry {
-    let newest = state.tree().root_changed_ns();
-    Entry {
-        number: ROOT,
-        sort: Sort::Directory,
-        len: 0,
-        data: 0,
-        mode: 0o755,
-        user: 0,
-        group: 0,
-        modified_ns: newest,
-        changed_ns: newest,
-        accessed_ns: newest,
-        links: 2,
-    }
 }
 
 fn entry_of(state: &State, node: &Node) -> Entry {

@@ -59,7 +59,7 @@ fn noted(node: &Node) -> Option<Kept> {
 
 /// What is kept of a file that is in a directory.
 pub fn kept(state: &State, node: &Node, directory: u64) -> Kept {
-    let above = || state.tree().above(directory).find_map(|above| noted(&above.node));
+    let above = || state.tree().nodes_above(directory).find_map(noted);
     noted(node).or_else(above).unwrap_or(UNSAID)
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use stdchk_catalog::tree::Named;
+use stdchk_catalog::tree::{Named, Node};
 use stdchk_catalog::{CheckpointEntry, Op, SessionKind, State};
 use stdchk_engine::session::Session;
 use stdchk_object::AppName;
@@ -82,11 +82,11 @@ fn last_complete(state: &State, app: &AppName, step: u64, why: Why) -> u64 {
 
 /// How many nodes write a step, as the nearest directory above says.
 fn nodes_declared(state: &State, directory: u64) -> Option<u32> {
-    parse_nodes(state.tree().above(directory).find_map(note_of_nodes)?).ok()
+    parse_nodes(state.tree().nodes_above(directory).find_map(note_of_nodes)?).ok()
 }
 
-fn note_of_nodes(named: &Named) -> Option<&[u8]> {
-    named.node.notes.iter().find(|(name, _)| name == NODES).map(|(_, value)| &value[..])
+fn note_of_nodes(node: &Node) -> Option<&[u8]> {
+    node.notes.iter().find(|(name, _)| name == NODES).map(|(_, value)| &value[..])
 }
 
 impl Files {
@@ -132,7 +132,8 @@ impl Files {
     /// Looks for such steps everywhere.
     fn complete_what_is_left(&self) -> Outcome<()> {
         let state = self.newest_state()?;
-        if !state.tree().names().any(|named| note_of_nodes(named).is_some()) {
+        let nodes = state.tree().names().map(|named| &named.node).chain(state.tree().root());
+        if !nodes.into_iter().any(|node| note_of_nodes(node).is_some()) {
             return Ok(());
         }
         let is_of_step = |named: &&Named| by_convention(&named.name).is_ok();

@@ -1,11 +1,13 @@
 //! What a mount does by itself: files that are too old go, applications' policies act, and what nobody needs any more is removed from the store.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use stdchk_catalog::tree::{Body, Named, Version};
-use stdchk_catalog::{Op, State};
-use stdchk_object::Result;
+use stdchk_catalog::{Op, SessionKind, State};
+use stdchk_engine::Session;
+use stdchk_object::{AppName, Kind, Result};
 
 use super::fault::Outcome;
 use super::{Files, locked, now, policy};
@@ -16,6 +18,12 @@ const COLLECTED: Duration = Duration::from_secs(600);
 /// The same, if something was removed here.
 const COLLECTED_SOON: Duration = Duration::from_secs(60);
 
+/// Less room than this is little, unless it is half of all.
+const LITTLE: u64 = 4 << 30;
+/// The same, if somebody waits for room; and not before so many times as long has passed as it took.
+const CLEARED: Duration = Duration::from_millis(500);
+const CLEARED_PART: u32 = 20;
+
 /// When garbage was collected last, and up to which record that was.
 pub(super) struct Collected {
     at: Instant,
@@ -24,11 +32,13 @@ pub(super) struct Collected {
     pub is_due: bool,
     /// The record after which policies of applications acted last, and when.
     pruned: Option<(u64, Instant)>,
+    /// When room was made last for somebody who waited for it, and how long that took.
+    cleared: Option<(Instant, Duration)>,
 }
 
 impl Default for Collected {
     fn default() -> Collected {
-        Collected { at: Instant::now(), number: 0, is_due: false, pruned: None }
+        Collected { at: Instant::now(), number: 0, is_due: false, pruned: None, cleared: None }
     }
 }
 
@@ -41,6 +51,61 @@ enum Purge {
 }
 
 impl Files {
+    /// A session that writes files. Where there is no room, what was removed is cleared away first: nobody expects to wait for room that he has just made.
+    pub(super) fn open_writer(&self) -> Result<Session> {
+        let kind = SessionKind::Writer { app: AppName::files(), step: 0, parts: None };
+        let open =
+            || Session::open(self.repository.catalog.clone(), kind.clone(), &self.repository.owner(false));
+        let is_removed = locked(&self.collected).is_due;
+        // What is condemned before it begins can go while it writes.
+        if is_removed && self.is_nearly_full() {
+            self.clear_away()?;
+        }
+        match open() {
+            Err(error) if error.kind() == Kind::Full && self.clear_away()? => open(),
+            opened => opened,
+        }
+    }
+
+    fn is_nearly_full(&self) -> bool {
+        let room = self.repository.room().ok().flatten();
+        room.is_some_and(|(all, free)| free < (all / 8).max(LITTLE.min(all / 2)))
+    }
+
+    /// Has what nobody needs cleared away where a pack finds no room, before it is put once more.
+    pub fn make_room_when_full(self: &Arc<Files>) {
+        let files = Arc::downgrade(self);
+        self.repository.when_full(move || {
+            let Some(files) = files.upgrade() else { return false };
+            let cleared = files.clear_away();
+            cleared.unwrap_or_else(|error| {
+                tracing::warn!("no room can be made: {error}");
+                false
+            })
+        });
+    }
+
+    /// Removes what nobody needs, now; whether that was tried. It is not what takes most of the time.
+    fn clear_away(&self) -> Result<bool> {
+        let begun = Instant::now();
+        {
+            let mut collected = locked(&self.collected);
+            if collected.cleared.is_some_and(|(at, took)| at.elapsed() < CLEARED.max(CLEARED_PART * took)) {
+                return Ok(false);
+            }
+            collected.cleared = Some((begun, Duration::ZERO));
+        }
+        let mut pin = locked(&self.pin);
+        self.let_go();
+        *pin = None;
+        drop(pin);
+        let done = stdchk_upkeep::collect(&self.repository.ground(), false)?;
+        let mut collected = locked(&self.collected);
+        collected.is_due = !done.waiting.is_empty();
+        collected.cleared = Some((Instant::now(), begun.elapsed()));
+        Ok(true)
+    }
+
     /// Has policies act, and removes what nobody needs. One mount of a store does it for all. To be called now and then.
     pub fn keep_up(&self) -> Result<()> {
         let Some(mount) = self.mount_session() else { return Ok(()) };
@@ -92,8 +157,8 @@ impl Files {
         let mut last: BTreeMap<u64, &Named> = BTreeMap::new();
         let written = |named: &Named| newest_ns(state, named);
         let files = || state.tree().names().filter(|named| !named.node.versions().is_empty());
-        if !state.tree().names().any(|named| named.node.notes.iter().any(|(name, _)| name == policy::POLICY))
-        {
+        let nodes = state.tree().names().map(|named| &named.node).chain(state.tree().root());
+        if !nodes.into_iter().any(|node| node.notes.iter().any(|(name, _)| name == policy::POLICY)) {
             return Ok(());
         }
         for named in files() {

@@ -7,8 +7,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use stdchk_catalog::State;
 use stdchk_catalog::tree::{Node, Version};
-use stdchk_catalog::{SessionKind, State};
 use stdchk_engine::session::Session;
 use stdchk_engine::{FinishedPart, PartView, PartWriter};
 use stdchk_object::manifest::Manifest;
@@ -432,9 +432,7 @@ impl Inner {
         if let Some(session) = &self.session {
             return Ok(session.clone());
         }
-        let kind = SessionKind::Writer { app: AppName::files(), step: 0, parts: None };
-        let session = Session::open(files.repository.catalog.clone(), kind, &files.repository.owner(false))?;
-        let session = Arc::new(session);
+        let session = Arc::new(files.open_writer()?);
         // What the new version shares with the old one is there as long as the old one was when this began.
         if let Some(entry) = self.layers.base.as_ref().and_then(|base| base.entry.as_ref())
             && session.state().checkpoint(&entry.id()).is_none()

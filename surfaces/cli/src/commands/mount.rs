@@ -1,9 +1,10 @@
 //! mount and umount: three processes. The one that was called waits until the mount is there; a supervisor that it leaves behind starts
 //! the one that answers the kernel, and starts it again when it has crashed.
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use stdchk_fuse::{Mount, MountOptions};
 
 use super::{memory, open, open_or_create};
 use crate::args::{Cli, MOUNTED, MountArgs, Role};
-use crate::output::Out;
+use crate::output::{Out, count};
 
 /// The pause before one that crashed is started again; twice as long each time that it was not even ready.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -30,7 +31,7 @@ pub fn mount(cli: &Cli, out: &Out, args: &MountArgs) -> Result<u8> {
     }
     match args.role {
         _ if args.foreground => serve(cli, out, args),
-        None => leave_behind(out, args),
+        None => leave_behind(cli, out, args),
         Some(Role::Supervisor) => supervise(args),
         Some(Role::Server | Role::Successor) => serve(cli, out, args),
     }
@@ -59,12 +60,51 @@ fn start(mut command: Command) -> Result<(Child, Option<String>)> {
     Ok((child, said.is_ok_and(|bytes| bytes > 0).then_some(line)))
 }
 
+/// Has a program live in no directory of its own: paths are said from the root.
+fn from_root(command: Command, paths: &[&OsStr]) -> Result<Command> {
+    let absolute = |path: &OsStr| {
+        let absolute = std::path::absolute(path).map(PathBuf::into_os_string);
+        absolute.map_err(|e| Error::io(format!("cannot find {}", path.display()), e))
+    };
+    let mut anew = Command::new(command.get_program());
+    for arg in command.get_args() {
+        let bytes = arg.as_bytes();
+        // A path may stand alone, or behind the name of an option.
+        let value = if bytes.starts_with(b"--") {
+            bytes.iter().position(|&byte| byte == b'=').map_or(0, |at| at + 1)
+        } else {
+            0
+        };
+        let (name, path) = (OsStr::from_bytes(&bytes[..value]), OsStr::from_bytes(&bytes[value..]));
+        match paths.contains(&path) {
+            true => anew.arg([name, &absolute(path)?].join(OsStr::new(""))),
+            false => anew.arg(arg),
+        };
+    }
+    for name in ["STDCHK_STORE", "STDCHK_POOL_KEY", "STDCHK_CACHE"] {
+        if let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty() && !is_url(value)) {
+            anew.env(name, absolute(&value)?);
+        }
+    }
+    anew.current_dir("/");
+    Ok(anew)
+}
+
+fn is_url(text: &OsStr) -> bool {
+    text.as_bytes().windows(3).any(|bytes| bytes == b"://")
+}
+
 /// Starts a supervisor that lives on, and waits until the mount is there.
-fn leave_behind(out: &Out, args: &MountArgs) -> Result<u8> {
+fn leave_behind(cli: &Cli, out: &Out, args: &MountArgs) -> Result<u8> {
     let log = log_file(args)?;
     let text = log.as_ref().map_or("no log is kept".to_owned(), |(path, _)| path.display().to_string());
-    let mut command = again("supervisor")?;
-    command.process_group(0);
+    let command = again("supervisor")?;
+    // Nobody should find the directory from which it was called in use.
+    let store = cli.store.as_deref().map(OsStr::new).filter(|store| !is_url(store));
+    let files = [Some(args.directory.as_os_str()), store, cli.pool_key.as_deref().map(Path::as_os_str)];
+    let log_path = args.log.as_deref().map(Path::as_os_str);
+    let paths: Vec<&OsStr> = files.into_iter().chain([log_path]).flatten().collect();
+    let mut command = from_root(command, &paths)?;
     match &log {
         Some((_, file)) => {
             let file = file.try_clone().map_err(|e| Error::io("cannot write the log", e))?;
@@ -119,6 +159,8 @@ fn log_name(directory: &Path) -> String {
 
 /// Starts the one that answers the kernel, and starts it again when it has crashed.
 fn supervise(args: &MountArgs) -> Result<u8> {
+    // What ends the session of whoever called does not end this.
+    stdchk_fuse::leave_session();
     let (mut pause, mut is_first) = (PAUSE, true);
     loop {
         let (mut child, said) = start(again(if is_first { "server" } else { "successor" })?)?;
@@ -194,8 +236,13 @@ pub fn umount(out: &Out, directory: &Path, lazy: bool) -> Result<u8> {
         return Err(Error::invalid(text));
     }
     let server = stdchk_fuse::server_of(directory);
-    if !lazy {
-        stdchk_fuse::wait_stored(directory);
+    let unstored = if lazy { 0 } else { stdchk_fuse::wait_stored(directory) };
+    if unstored > 0 {
+        let text = format!(
+            "{} still open for writing, or closed and cannot be stored, as the log of the mount says: close them, or make room; with --lazy it is unmounted all the same",
+            count(u64::from(unstored), "file")
+        );
+        return Err(Error::new(Kind::Conflict, text));
     }
     stdchk_fuse::unmount(directory, lazy)
         .map_err(|error| Error::io(format!("cannot unmount {}", directory.display()), error))?;
