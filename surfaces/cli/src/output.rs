@@ -187,8 +187,19 @@ pub fn age(ns: i64) -> String {
     }
 }
 
+/// A word as it can stand in a line: names may have anything in them.
+fn in_one_line(text: &str) -> String {
+    let plain = |char: char| match char.is_control() {
+        true => char.escape_default().to_string(),
+        false => char.to_string(),
+    };
+    text.chars().map(plain).collect()
+}
+
 /// Rows of text in columns; numbers to the right.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| in_one_line(cell)).collect()).collect();
     let columns = head.len();
     let width =
         |i: usize| rows.iter().map(|row| row[i].chars().count()).chain([head[i].len()]).max().unwrap_or(0);

@@ -15,6 +15,7 @@ pub fn errno(fault: Fault) -> Errno {
         Fault::Stale => Errno::ESTALE,
         Fault::Invalid => Errno::EINVAL,
         Fault::TooLong => Errno::EFBIG,
+        Fault::NotesFull => Errno::ENOSPC,
         Fault::ReadOnly => Errno::EROFS,
         Fault::Unsupported => Errno::EPERM,
         Fault::Store(error) => of_store(&error),

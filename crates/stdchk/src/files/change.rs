@@ -359,7 +359,7 @@ impl Files {
                 others.chain(value.map(|value| (name.to_owned(), value.to_owned()))).collect();
             let bytes: usize = notes.iter().map(|(name, value)| name.len() + value.len()).sum();
             if bytes > NOTES_BYTES_MAX {
-                return Err(Fault::Invalid);
+                return Err(Fault::NotesFull);
             }
             (node.notes, node.changed_ns) = (notes, now());
             Ok(())

@@ -23,6 +23,8 @@ pub enum Fault {
     Invalid,
     /// A length that no file can have.
     TooLong,
+    /// More notes than anything can have.
+    NotesFull,
     /// The mount, or the store, can only be read.
     ReadOnly,
     /// Something that the tree does not know: hard links, devices.
@@ -51,6 +53,7 @@ impl Fault {
             Fault::Stale => (Kind::Conflict, "the file is not the one that was opened"),
             Fault::Invalid => (Kind::Invalid, "that cannot be"),
             Fault::TooLong => (Kind::Invalid, "no file can be that long"),
+            Fault::NotesFull => (Kind::Invalid, "its notes would be too long"),
             Fault::ReadOnly => (Kind::Denied, "it can only be read"),
             Fault::Unsupported => (Kind::Unsupported, "that is not supported"),
         };

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -201,11 +201,13 @@ fn serve(cli: &Cli, out: &Out, args: &MountArgs) -> Result<u8> {
         replaces: args.role == Some(Role::Successor),
     };
     let mount = Mount::new(files, directory, &options).map_err(|error| {
-        let text = format!(
-            "cannot mount on {}: it must be a directory of yours with nothing in it; who is not root needs fusermount3 (Debian's package fuse3), and for --allow-other user_allow_other in /etc/fuse.conf",
-            directory.display()
-        );
-        Error::io(text, error)
+        let place = directory.display();
+        let is_about_rights = matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound);
+        let hint = match is_about_rights && directory.is_dir() {
+            true => ": who is not root needs fusermount3 (Debian's package fuse3), and for --allow-other user_allow_other in /etc/fuse.conf",
+            false => "",
+        };
+        Error::io(format!("cannot mount on {place}{hint}"), error)
     })?;
     let signals = super::pool::signals()?;
     let mounted = directory.clone();
