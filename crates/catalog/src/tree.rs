@@ -625,6 +625,7 @@ mod tests {
     fn encoded(all: &[Named]) -> Vec<u8> {
         let mut out = Writer::new();
         out.zigzag(0);
+        out.u8(0);
         out.varint(all.len() as u64);
         all.iter().for_each(|named| named.encode(&mut out));
         out.into_bytes()
@@ -685,6 +686,33 @@ mod tests {
         assert!(tree.find(3, "f").is_none() && tree.lies_in(3, 2) && !tree.lies_in(9, 2));
         assert_eq!(tree.unname(ROOT, "g", 5), [version(2)]);
         assert_eq!(tree.root_changed_ns(), 5);
+    }
+
+    #[test]
+    fn the_root_has_a_node_once_something_is_said_of_it() {
+        let node = Node { mode: 0o700, ..named(ROOT, "", ROOT, Body::Directory).node };
+        let (mut tree, mut there) = (Tree::default(), Tree::default());
+        assert!(
+            tree.root().is_none() && tree.check_name(&named(ROOT, "", ROOT, Body::File(vec![]))).is_err()
+        );
+        let said = Named::root(node.clone());
+        tree.check_name(&said).expect("a root");
+        assert!(tree.name(said).is_empty());
+        tree.name(Named {
+            node: Node { changed_ns: 77, ..named(ROOT, "a", 2, Body::Directory).node },
+            ..named(ROOT, "a", 2, Body::Directory)
+        });
+        let (named, gone) = tree.mirror_to(&there, |_| true);
+        there.follow(&named, &gone);
+        for tree in [&tree, &there] {
+            let mut out = Writer::new();
+            tree.encode(&mut out);
+            let again = decode(&out.into_bytes()).expect("a tree");
+            assert_eq!(again.root().map(|root| root.mode), Some(0o700));
+            assert_eq!(again.nodes_above(2).map(|node| node.number).collect::<Vec<_>>(), [2, ROOT]);
+        }
+        assert_eq!(tree.root().map(|root| root.modified_ns), Some(77), "a name in it has changed");
+        assert_eq!(tree.get(ROOT), None);
     }
 
     #[test]

@@ -176,3 +176,21 @@ fn a_mount_keeps_nothing_busy() {
     small.mounted.umount();
     assert!(Command::new("umount").arg(&small.place).status().expect("umount").success());
 }
+
+#[test]
+fn unmounting_says_who_is_in_the_way() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new(&[]);
+    mounted.sh("echo bytes > f");
+    let file = std::fs::File::open(mounted.root().join("f")).expect("a file");
+    let mut reader = Command::new("sleep").arg("60").stdin(file).spawn().expect("sleep");
+    let refused = mounted.stdchk(&["umount", mounted.root().to_str().expect("text")]).output();
+    let refused = refused.expect("it starts");
+    let who = format!("sleep ({})", reader.id());
+    assert!(!refused.status.success() && text(&refused.stderr).contains(&who), "{}", text(&refused.stderr));
+    reader.kill().expect("it runs");
+    reader.wait().expect("it ends");
+    mounted.umount();
+}

@@ -24,7 +24,7 @@ use stdchk::files::Files;
 
 use answers::Operations;
 pub use place::is_mount;
-pub use unmount::{is_alive, is_dead, leave_session, server_of, unmount, wait_stored};
+pub use unmount::{is_alive, is_dead, leave_session, server_of, unmount, users_of, wait_stored};
 
 /// Threads that answer the kernel. Some may wait for the store.
 const THREADS: usize = 8;

@@ -82,3 +82,26 @@ pub fn leave_session() {
     // Who leads a group already has one of its own.
     let _ = rustix::process::setsid();
 }
+
+/// Processes that have something below a directory open, or work there: their names and numbers, a few of them. Of those of others only root learns.
+pub fn users_of(directory: &Path) -> Vec<String> {
+    const MANY: usize = 5;
+    let Ok(directory) = std::path::absolute(directory) else { return Vec::new() };
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let is_below = |link: &Path| std::fs::read_link(link).is_ok_and(|path| path.starts_with(&directory));
+    let uses = |process: &Path| {
+        let open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        is_below(&process.join("cwd"))
+            || is_below(&process.join("root"))
+            || open.map(|fd| fd.path()).any(|fd| is_below(&fd))
+    };
+    let users = processes.flatten().map(|entry| entry.path()).filter(|path| {
+        let number = path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
+        number.is_some() && uses(path)
+    });
+    let said = users.take(MANY).filter_map(|path| {
+        let name = std::fs::read_to_string(path.join("comm")).ok()?;
+        Some(format!("{} ({})", name.trim(), path.file_name()?.to_str()?))
+    });
+    said.collect()
+}

@@ -232,6 +232,12 @@ fn serve(cli: &Cli, out: &Out, args: &MountArgs) -> Result<u8> {
     Ok(0)
 }
 
+/// Who has something open there, for people.
+fn used_by(directory: &Path) -> String {
+    let users = stdchk_fuse::users_of(directory);
+    if users.is_empty() { String::new() } else { format!(", in use by {}", users.join(", ")) }
+}
+
 pub fn umount(out: &Out, directory: &Path, lazy: bool) -> Result<u8> {
     if stdchk_fuse::is_mount(directory) != Some(true) {
         let text = format!("{} is no mount of stdchk, and is left alone", directory.display());
@@ -241,13 +247,15 @@ pub fn umount(out: &Out, directory: &Path, lazy: bool) -> Result<u8> {
     let unstored = if lazy { 0 } else { stdchk_fuse::wait_stored(directory) };
     if unstored > 0 {
         let text = format!(
-            "{} still open for writing, or closed and cannot be stored, as the log of the mount says: close them, or make room; with --lazy it is unmounted all the same",
-            count(u64::from(unstored), "file")
+            "{} still open for writing, or closed and cannot be stored, as the log of the mount says{}: close them, or make room; with --lazy it is unmounted all the same",
+            count(u64::from(unstored), "file"),
+            used_by(directory)
         );
         return Err(Error::new(Kind::Conflict, text));
     }
-    stdchk_fuse::unmount(directory, lazy)
-        .map_err(|error| Error::io(format!("cannot unmount {}", directory.display()), error))?;
+    stdchk_fuse::unmount(directory, lazy).map_err(|error| {
+        Error::io(format!("cannot unmount {}{}", directory.display(), used_by(directory)), error)
+    })?;
     let begun = Instant::now();
     // What was closed just before is still being stored.
     while let Some(server) = server
