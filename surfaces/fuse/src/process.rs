@@ -1,9 +1,12 @@
 //! What is known of the processes that use a mount.
 
-use std::ffi::OsStr;
+use std::ffi::CStr;
 use std::fs;
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::path::Path;
+
+use rustix::fs::{Dir, Mode, OFlags, open, readlinkat};
+use rustix::io::Errno;
 
 /// Of `open(2)`.
 const O_ACCMODE: u32 = 3;
@@ -21,31 +24,38 @@ pub fn process_of(thread: u32) -> u32 {
 /// Whether a process may still have a file open for writing, by another descriptor than the one that it is closing: shells copy them, and close the
 /// copies. Descriptors that lead to another `name` are none; a program may have thousands.
 pub fn has_open(process: u32, number: u64, name: Option<&str>) -> bool {
-    let all = match fs::read_dir(format!("/proc/{process}/fdinfo")) {
-        Ok(all) => all,
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = open(format!("/proc/{process}/fd"), flags, Mode::empty());
+    let (all, list) = match opened.and_then(|all| Dir::read_from(&all).map(|list| (all, list))) {
+        Ok(opened) => opened,
         // Of one that is none of ours, or is unknown here, nothing can be said.
-        Err(error) => return process == 0 || error.kind() == ErrorKind::PermissionDenied,
+        Err(error) => return process == 0 || matches!(error, Errno::ACCESS | Errno::PERM),
     };
-    let is_it = |entry: fs::DirEntry| {
-        // What is no path is no file.
-        let path = format!("/proc/{process}/fd/{}", entry.file_name().to_string_lossy());
-        let Ok(path) = fs::read_link(path) else { return false };
+    let mut room = Vec::new();
+    let mut is_it = |descriptor: &CStr| {
+        let Ok(path) = readlinkat(&all, descriptor, std::mem::take(&mut room)) else { return false };
         // The kernel says so of what has no name any more, whatever that was.
-        let is_removed = || path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)");
-        let is_other = name.is_some_and(|name| path.file_name() != Some(OsStr::new(name)));
-        if !path.is_absolute() || is_other && !is_removed() {
-            return false;
-        }
-        let info = told(entry.path());
-        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-        let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
-        field(&info, "ino:") == Some(number) && flags.is_none_or(|flags| flags & O_ACCMODE != O_RDONLY)
+        let is_removed = path.as_bytes().ends_with(b" (deleted)");
+        let last = path.as_bytes().rsplit(|&byte| byte == b'/').next();
+        let is_other = !is_removed && name.is_some_and(|name| last != Some(name.as_bytes()));
+        // What is no path is no file.
+        let may_be_it = path.as_bytes().starts_with(b"/") && !is_other;
+        room = path.into_bytes();
+        may_be_it && is_written(&format!("/proc/{process}/fdinfo/{}", descriptor.to_string_lossy()), number)
     };
     let mut asked = 0;
-    all.flatten().any(|entry| {
+    list.flatten().filter(|entry| entry.file_name().to_bytes()[0] != b'.').any(|entry| {
         asked += 1;
-        asked > FILES_MAX || is_it(entry)
+        asked > FILES_MAX || is_it(entry.file_name())
     })
+}
+
+/// Whether a descriptor is one of that file, and is for writing.
+fn is_written(fdinfo: &str, number: u64) -> bool {
+    let info = told(fdinfo);
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    field(&info, "ino:") == Some(number) && flags.is_none_or(|flags| flags & O_ACCMODE != O_RDONLY)
 }
 
 /// Whether a process is ending because of a signal. What the kernel says of that stands at the end of its `stat`, as `waitpid(2)` has it.
