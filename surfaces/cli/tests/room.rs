@@ -194,3 +194,18 @@ fn unmounting_says_who_is_in_the_way() {
     reader.wait().expect("it ends");
     mounted.umount();
 }
+
+#[test]
+fn a_mount_whose_store_is_gone_can_be_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new(&[]);
+    mounted.sh("mkdir d; echo bytes > d/f");
+    std::fs::rename(&mounted.store, mounted.dir.path().join("elsewhere")).expect("it can be moved");
+    // Longer than the kernel believes what it was told.
+    std::thread::sleep(Duration::from_secs(2));
+    let refused = mounted.try_sh("cat d/f");
+    assert!(text(&refused.stderr).contains("Input/output error"), "{}", text(&refused.stderr));
+    mounted.umount();
+}

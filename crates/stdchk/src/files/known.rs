@@ -56,6 +56,11 @@ impl Files {
         asked
     }
 
+    /// The names as they were known last.
+    pub(super) fn last_state(&self) -> Option<Arc<State>> {
+        locked(&self.known).as_ref().map(|known| known.state.clone())
+    }
+
     /// The names as they are.
     pub(super) fn newest_state(&self) -> Result<Arc<State>> {
         let state = self.repository.catalog.state()?;

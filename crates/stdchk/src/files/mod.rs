@@ -279,7 +279,11 @@ impl Files {
             let reading = table.reading.get(&number).map(|(_, entry)| entry.clone());
             (table.writing.get(&number).cloned(), reading, table.touched.get(&number).copied())
         };
-        let state = self.state()?;
+        let state = match self.state() {
+            // The root is there as long as the mount is: otherwise nobody could ask who answers for it, and unmount it.
+            Err(error) if number == ROOT => self.last_state().ok_or(error)?,
+            state => state?,
+        };
         let there = state.tree().get(number).map(|named| entry_of(&state, &named.node));
         let there = there.or_else(|| (number == ROOT).then(|| entry_of(&state, &change::root_node(&state))));
         let there = there.map(|entry| Entry {
