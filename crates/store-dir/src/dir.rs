@@ -217,8 +217,8 @@ impl DirStore {
                 if error.kind() == Kind::Full
                     && self.make_room.get().is_some_and(|make_room| make_room()) =>
             {
-                // It may have got its name before there was no room for that to last.
-                let _ = self.fs.unlink(&pack_path(name));
+                // It, or some of its shards, may have got a name before there was no room for that to last.
+                self.remove(&[name])?;
                 put()
             }
             done => done,

@@ -74,7 +74,7 @@ struct Inner {
     removed: HashMap<PackName, Instant>,
     /// Shards that were made again, or could not be, and when.
     made_again: HashMap<Item, Instant>,
-    /// Packs of which others should make the shards that are missing, and since when.
+    /// Packs of which others should make the shards that are missing, and since when, in this epoch.
     left_to_others: HashMap<PackName, Instant>,
     /// The epoch by which everything here was seen to.
     settled: u64,
@@ -210,7 +210,6 @@ impl Keeper {
     /// Whether another one may be waited for who should make what is missing of a pack: for a while, since he may not know, or not be able to.
     pub(super) fn may_leave_to_others(&self, name: PackName) -> bool {
         let mut inner = self.locked();
-        inner.left_to_others.retain(|_, since| clock::since(*since) < 2 * OTHERS);
         clock::since(*inner.left_to_others.entry(name).or_insert_with(clock::now)) < OTHERS
     }
 
@@ -269,6 +268,7 @@ impl Keeper {
         }
         inner.view = Arc::new(View::new(pool, Some(&inner.view), &self.key));
         if epoch != known.0 {
+            inner.left_to_others.clear();
             inner.begin_round(self.shelf.usage().packs);
             self.changed.notify_all();
         }

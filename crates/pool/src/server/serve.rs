@@ -471,7 +471,9 @@ mod tests {
             _ => panic!("there are more places than there should be"),
         }
         drop(first);
+        let begun = std::time::Instant::now();
         while second.ask(&Question::Who, &[]).is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "a place that was given up stays taken");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

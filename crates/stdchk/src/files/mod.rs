@@ -453,7 +453,7 @@ impl Files {
     /// The name under which a file is written, as far as it is known here.
     pub fn name_of(&self, writing: &Writing) -> Option<String> {
         let place = writing.inner().place.clone();
-        let known = || Some(self.state().ok()?.tree().get(writing.number)?.name.clone());
+        let known = || Some(self.last_state()?.tree().get(writing.number)?.name.clone());
         place.map(|(_, name)| name).or_else(known)
     }
 

@@ -59,10 +59,10 @@ impl Files {
         let is_removed = locked(&self.collected).is_due;
         // What is condemned before it begins can go while it writes.
         if is_removed && self.is_nearly_full() {
-            self.clear_away()?;
+            self.clear_away();
         }
         match open() {
-            Err(error) if error.kind() == Kind::Full && self.clear_away()? => open(),
+            Err(error) if error.kind() == Kind::Full && self.clear_away() => open(),
             opened => opened,
         }
     }
@@ -75,35 +75,32 @@ impl Files {
     /// Has what nobody needs cleared away where a pack finds no room, before it is put once more.
     pub fn make_room_when_full(self: &Arc<Files>) {
         let files = Arc::downgrade(self);
-        self.repository.when_full(move || {
-            let Some(files) = files.upgrade() else { return false };
-            let cleared = files.clear_away();
-            cleared.unwrap_or_else(|error| {
-                tracing::warn!("no room can be made: {error}");
-                false
-            })
-        });
+        self.repository.when_full(move || files.upgrade().is_some_and(|files| files.clear_away()));
     }
 
-    /// Removes what nobody needs, now; whether that was tried. It is not what takes most of the time.
-    fn clear_away(&self) -> Result<bool> {
+    /// Removes what nobody needs, now; whether that was done. It is not what takes most of the time, and no reason not to write.
+    fn clear_away(&self) -> bool {
         let begun = Instant::now();
         {
             let mut collected = locked(&self.collected);
             if collected.cleared.is_some_and(|(at, took)| at.elapsed() < CLEARED.max(CLEARED_PART * took)) {
-                return Ok(false);
+                return false;
             }
-            collected.cleared = Some((begun, Duration::ZERO));
+            // What is removed from now on may be left over.
+            (collected.cleared, collected.is_due) = (Some((begun, Duration::ZERO)), false);
         }
         let mut pin = locked(&self.pin);
         self.let_go();
         *pin = None;
         drop(pin);
-        let done = stdchk_upkeep::collect(&self.repository.ground(), false)?;
+        let done = stdchk_upkeep::collect(&self.repository.ground(), false);
         let mut collected = locked(&self.collected);
-        collected.is_due = !done.waiting.is_empty();
+        collected.is_due |= done.as_ref().map_or(true, |done| !done.waiting.is_empty());
         collected.cleared = Some((Instant::now(), begun.elapsed()));
-        Ok(true)
+        if let Err(error) = &done {
+            tracing::warn!("no room can be made: {error}");
+        }
+        done.is_ok()
     }
 
     /// Has policies act, and removes what nobody needs. One mount of a store does it for all. To be called now and then.

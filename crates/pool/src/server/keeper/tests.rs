@@ -48,7 +48,9 @@ fn only_the_newest_round_counts() {
     // Nobody is there to take a copy; and then there is.
     ops.push(member(2, &there.to_string()));
     keeper.take_epoch(&pool(ops));
+    let begun = Instant::now();
     while keeper.report().settled < 3 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it does not settle");
         keeper.step();
     }
     assert_eq!(keeper.report().behind, 0);
