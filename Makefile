@@ -6,7 +6,7 @@ export STDCHK_CACHE ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/cache
 export PATH := $(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 CARGO_FLAGS := --locked
 
-.PHONY: help build demo test test-long bench bench-pool bench-mount fuzz man
+.PHONY: help build demo test test-long bench bench-pool bench-mount fuzz sanitize man
 
 help:
 	@echo "make demo       run a simulation, kill it, and go on from its newest checkpoint"
@@ -56,6 +56,13 @@ fuzz:
 	mkdir -p testing/fuzz/corpus/decoders
 	cd testing && cargo +nightly fuzz run --fuzz-dir fuzz decoders fuzz/corpus/decoders fuzz/seeds -- \
 		-max_total_time=$(or $(FUZZ_SECONDS),60) -max_len=20000 -rss_limit_mb=1024 -timeout=10
+
+# Islands of unsafe code. Needs a nightly compiler; Miri knows no instructions for vectors, so it runs only what has none.
+SANITIZED = -p stdchk-lend -p stdchk-tag -p stdchk-object
+sanitize:
+	RUSTFLAGS=-Zsanitizer=address cargo +nightly test --lib --tests $(SANITIZED) --target x86_64-unknown-linux-gnu --target-dir target/sanitize
+	@cargo +nightly miri --version >/dev/null 2>&1 || { echo "make sanitize: missing: rustup component add --toolchain nightly miri" >&2; exit 1; }
+	cargo +nightly miri test -p stdchk-lend --target-dir target/miri
 
 man: build
 	$${CARGO_TARGET_DIR:-target}/release/stdchk man man

@@ -245,6 +245,10 @@ pub fn measure(bench: &Bench) {
                 remove(&to);
             }
             pool.clear();
+            if replicas == 1 {
+                from_memory(&pool, round, &image, &mut figures);
+                pool.clear();
+            }
             if replicas == 2 {
                 figures.add("first save, replicated, 2 copies", pool.save("bench", 4, &file, "replicated"));
             }
@@ -267,6 +271,11 @@ pub fn measure(bench: &Bench) {
         "5",
     );
     line(
+        "the same by a program that saves its memory",
+        figures.ratio("first save, from memory", "next save, from memory"),
+        "5",
+    );
+    line(
         "time of two copies, staged, against one",
         figures.ratio("first save, staged, 2 copies", "first save, staged, 1 copy"),
         "at most 1.25",
@@ -282,6 +291,23 @@ pub fn measure(bench: &Bench) {
     println!("\nProcessor seconds of all benefactors for a GB that is saved: {per_gb:.2}\n");
     together(bench);
     remove(&file);
+}
+
+/// The saves of a program that has its state in memory, and a way to the pool.
+fn from_memory(pool: &Pool, round: usize, image: &[u8], figures: &mut Figures) {
+    let key = pool::Key::read(&pool.dir.join("key")).expect("a key");
+    let repository = Repository::open_pool(&pool.place, key).expect("a pool");
+    let app = AppName::new("bench").expect("a name");
+    let options = SaveOptions { durability: Durability::Staged, ..SaveOptions::default() };
+    let mut state = image.to_vec();
+    for (step, what) in [(1, "first save, from memory"), (2, "next save, from memory")] {
+        let begun = Instant::now();
+        let mut save = repository.save(&app, step, options.clone()).expect("a save");
+        save.add_bytes("state", &state).expect("room");
+        save.commit().expect("a commit");
+        figures.add(what, begun.elapsed().as_secs_f64());
+        generate::touch_pages(&mut state, 10, &mut Random::new(round as u64));
+    }
 }
 
 /// The same by shards of which one may be lost, among the same four.

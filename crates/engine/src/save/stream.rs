@@ -4,6 +4,7 @@ use std::io::Read;
 use std::sync::Arc;
 
 use stdchk_codec::Cutter;
+use stdchk_lend::{Lent, lend};
 use stdchk_object::member::{Chunking, Content};
 use stdchk_object::tree::{LEAF_SHIFT, NodeRef};
 use stdchk_object::{Error, Hash, PackRef, Result};
@@ -24,6 +25,9 @@ use crate::vault::{LeafAt, Roots};
 /// What `auto` means where there is no parent.
 const AUTO_PAGE: Chunking = Chunking::Page(4096);
 
+/// Permission bits of what was no file.
+const STREAM_MODE: u32 = 0o600;
+
 type ParentContent = Option<(Arc<Roots>, Content)>;
 
 impl PartWriter {
@@ -32,6 +36,23 @@ impl PartWriter {
         &mut self,
         path: &str,
         source: Arc<dyn Source>,
+        mode: u32,
+        mtime_ns: i64,
+        progress: &dyn Fn(u64),
+    ) -> Result<()> {
+        self.add_source(path, source, false, mode, mtime_ns, progress)
+    }
+
+    /// Adds bytes in memory. What has not changed of them is looked at where it lies, by all workers.
+    pub fn add_memory(&mut self, path: &str, bytes: &[u8]) -> Result<()> {
+        lend(bytes, |lent| self.add_source(path, Arc::new(InMemory(lent)), true, STREAM_MODE, 0, &|_| {}))
+    }
+
+    fn add_source(
+        &mut self,
+        path: &str,
+        source: Arc<dyn Source>,
+        is_stream: bool,
         mode: u32,
         mtime_ns: i64,
         progress: &dyn Fn(u64),
@@ -47,13 +68,13 @@ impl PartWriter {
                 self.chunks_of_stream(&mut reader, average, progress)?
             }
         };
-        self.add_content(path, content, false, mode, mtime_ns, shares);
+        self.add_content(path, content, is_stream, mode, mtime_ns, shares);
         Ok(())
     }
 
     /// Adds what a stream gives until it ends.
     pub fn add_stream(&mut self, path: &str, stream: &mut dyn Read, progress: &dyn Fn(u64)) -> Result<()> {
-        self.add_read(path, &mut Streamed(stream), true, 0o600, 0, progress)
+        self.add_read(path, &mut Streamed(stream), true, STREAM_MODE, 0, progress)
     }
 
     /// Adds a file whose bytes come as a stream.
@@ -244,9 +265,11 @@ impl PartWriter {
                 let answer = self.workers.ask(move |tools| {
                     let mut read = |at, bytes: &mut [u8]| source.read_at(offset + at as u64, bytes);
                     let room = packed.then_some(&mut tools.room);
-                    meter.time(size, || {
-                        look.at(&vault, Stretch::to_be_read(buffer, size as usize, room, &mut read))
-                    })
+                    let stretch = match source.memory().filter(|_| packed) {
+                        Some(all) => Stretch::in_memory(buffer, &all[offset as usize..][..size as usize]),
+                        None => Stretch::to_be_read(buffer, size as usize, room, &mut read),
+                    };
+                    meter.time(size, || look.at(&vault, stretch))
                 });
                 window.push(Pending::Unit(answer, size));
             }
@@ -405,6 +428,24 @@ fn fill(stream: &mut dyn Read, buffer: &mut [u8]) -> Result<usize> {
         }
     }
     Ok(filled)
+}
+
+/// Memory that somebody lends for as long as it is saved.
+struct InMemory(Lent);
+
+impl Source for InMemory {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        buffer.copy_from_slice(&self.0[offset as usize..][..buffer.len()]);
+        Ok(())
+    }
+
+    fn memory(&self) -> Option<&[u8]> {
+        Some(&self.0)
+    }
 }
 
 /// A source read from front to back.

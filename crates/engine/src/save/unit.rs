@@ -30,6 +30,11 @@ pub trait Source: Send + Sync {
     /// what was there when the save began.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
 
+    /// All bytes, where they lie in memory that does not change.
+    fn memory(&self) -> Option<&[u8]> {
+        None
+    }
+
     /// The first place at or after `offset` that may not be zero: file systems know their holes.
     fn next_data(&self, offset: u64) -> u64 {
         offset
@@ -416,6 +421,7 @@ fn look_at(
     unchanged: &[Range<usize>],
 ) -> Result<()> {
     let mut rest = planned;
+    let mut late = Late::default();
     while let Some((first, others)) = rest.split_first() {
         if let Some((what, tag)) = known(first, at, theirs, unchanged) {
             cuts.push(Cut { len: first.len, what, old: theirs.old(first.theirs) });
@@ -433,10 +439,12 @@ fn look_at(
         let (group, others) = rest.split_at(rest.iter().take_while(fits).count().max(1));
         rest = others;
         let len: usize = group.iter().map(|cut| cut.len as usize).sum();
-        let (bytes, mut kept) = stretch.next(at, len)?;
+        let (bytes, kept) = stretch.next(at, len)?;
         let mut pieces = Vec::with_capacity(group.len());
         let mut pending = Vec::with_capacity(group.len());
         let mut left = bytes;
+        // Whether tags say already that the parent has nothing of what must be hashed.
+        let mut all_new = true;
         for cut in group {
             let (piece, after) = left.split_at(cut.len as usize);
             left = after;
@@ -452,6 +460,7 @@ fn look_at(
                 {
                     Some(same) => now.what = same,
                     None => {
+                        all_new &= theirs_tag.is_some() && tag.is_some() && tag != theirs_tag;
                         pieces.push(piece);
                         pending.push((cuts.len(), theirs.chunk(cut.theirs), piece));
                     }
@@ -460,22 +469,70 @@ fn look_at(
             tags.add(piece, tag);
             cuts.push(now);
         }
-        let mut pending = pending.into_iter();
-        Domain::Data.hash_each(pieces, |hash| {
-            let (index, expected, piece) = pending.next().expect("one for each piece");
-            cuts[index].what = match expected {
-                Some(chunk) if chunk.hash == hash && chunk.shared => Page::Same(chunk.slot, chunk.chunk),
-                _ => {
-                    if let Some(kept) = &mut kept {
-                        kept.append(piece);
-                    }
-                    Page::Other(hash)
-                }
-            };
-        });
+        match kept {
+            Some(kept) if all_new => late.keep(kept, &pending, cuts),
+            kept => hash_group(pieces, pending, kept, cuts),
+        }
+        if late.bytes >= GROUP_BYTES {
+            late.hash(stretch.kept(), cuts);
+        }
         at += len;
     }
+    late.hash(stretch.kept(), cuts);
     Ok(())
+}
+
+/// A cut that must be hashed: its index, what the parent has there, its bytes.
+type Unhashed<'p> = (usize, Option<&'p Chunk>, &'p [u8]);
+
+/// Hashes what was read together. What turns out to be new is kept.
+fn hash_group(pieces: Vec<&[u8]>, pending: Vec<Unhashed>, mut kept: Option<&mut Buffer>, cuts: &mut [Cut]) {
+    let mut pending = pending.into_iter();
+    Domain::Data.hash_each(pieces, |hash| {
+        let (index, expected, piece) = pending.next().expect("one for each piece");
+        cuts[index].what = match expected {
+            Some(chunk) if chunk.hash == hash && chunk.shared => Page::Same(chunk.slot, chunk.chunk),
+            _ => {
+                if let Some(kept) = &mut kept {
+                    kept.append(piece);
+                }
+                Page::Other(hash)
+            }
+        };
+    });
+}
+
+/// Cuts that are new in any case, and hashed when there are enough of them to fill the processor's lanes: where a tenth has changed, what is read together
+/// has a few.
+#[derive(Default)]
+struct Late {
+    /// Index of a cut, and where its bytes are kept.
+    cuts: Vec<(usize, Range<usize>)>,
+    bytes: usize,
+}
+
+impl Late {
+    /// Keeps the bytes of cuts, to be hashed later.
+    fn keep(&mut self, kept: &mut Buffer, pending: &[Unhashed], cuts: &mut [Cut]) {
+        for &(index, _, piece) in pending {
+            let start = kept.len();
+            kept.append(piece);
+            self.cuts.push((index, start..kept.len()));
+            self.bytes += piece.len();
+            // Until its hash is known.
+            cuts[index].what = Page::Other(Hash([0; 32]));
+        }
+    }
+
+    fn hash(&mut self, kept: &[u8], cuts: &mut [Cut]) {
+        let pieces: Vec<&[u8]> = self.cuts.iter().map(|(_, range)| &kept[range.clone()]).collect();
+        let mut indices = self.cuts.iter().map(|(index, _)| *index);
+        Domain::Data.hash_each(pieces, |hash| {
+            cuts[indices.next().expect("one for each piece")].what = Page::Other(hash);
+        });
+        self.cuts.clear();
+        self.bytes = 0;
+    }
 }
 
 #[cfg(test)]
@@ -509,5 +566,52 @@ mod tests {
         assert!(matches!(looked_at(&tagger, right, false), Page::Other(_)));
         assert!(matches!(looked_at(&tagger, tagger.tag(&[8; 4096]), true), Page::Other(_)));
         assert!(matches!(looked_at(&tagger, None, true), Page::Other(_)));
+    }
+
+    /// Pages of which the parent has the tags, all but some, looked at where they lie.
+    #[test]
+    fn what_tags_say_is_new_is_kept_in_order_with_its_hash() {
+        let Some(tagger) = Tagger::new(&[1; 32]) else { return };
+        let page = |byte: u8| vec![byte; 4096];
+        // More than are hashed at once, and short ones between them.
+        let is_new = |index: usize| !index.is_multiple_of(5);
+        let lens = |index: usize| if index % 7 == 3 { 1000 } else { 4096 };
+        let (mut bytes, mut chunks, mut planned) = (Vec::new(), Vec::new(), Vec::new());
+        for index in 0..200 {
+            let now = &page(index as u8 + 1)[..lens(index)];
+            let before = if is_new(index) { &page(0xfe)[..lens(index)] } else { now };
+            let tag = tagger.tag(before);
+            let (at, hash) = (bytes.len() as u64, Domain::Data.hash(before));
+            chunks.push(Chunk {
+                at,
+                len: lens(index) as u32,
+                slot: 0,
+                chunk: index as u32,
+                hash,
+                shared: true,
+                tag,
+            });
+            planned.push(Planned { len: lens(index) as u32, theirs: Some(Expected::Chunk(index as u32)) });
+            bytes.extend_from_slice(now);
+        }
+        let theirs = Theirs { chunks, ..Theirs::default() };
+        let (mut cuts, mut tags) = (Vec::new(), TagGrid::new(Some(&tagger), 4096));
+        let mut stretch = Stretch::in_memory(Buffers::new(1, 4096).take(), &bytes);
+        look_at(&planned, &theirs, (Some(&tagger), &mut tags), 0, &mut stretch, &mut cuts, &[])
+            .expect("it is there");
+        let (mut at, mut kept) = (0, Vec::new());
+        for (index, cut) in cuts.iter().enumerate() {
+            let piece = &bytes[at..at + lens(index)];
+            match cut.what {
+                Page::Other(hash) => {
+                    assert!(is_new(index) && hash == Domain::Data.hash(piece), "{index}");
+                    kept.extend_from_slice(piece);
+                }
+                Page::Same(_, chunk) => assert!(!is_new(index) && chunk == index as u32),
+                Page::Zero | Page::Spans(..) => panic!("{index}"),
+            }
+            at += lens(index);
+        }
+        assert!(stretch.keep(new_ranges(&cuts))[..] == kept, "they are kept in their order");
     }
 }

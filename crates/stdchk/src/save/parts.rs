@@ -227,6 +227,11 @@ impl Add<'_> {
         self.part.add_stream(name, stream, progress)
     }
 
+    /// Adds bytes in memory as the member `name`. What has not changed of them is looked at where it lies, and never copied.
+    pub fn add_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.part.add_memory(name, bytes)
+    }
+
     /// Its bytes come from elsewhere: how long they take says nothing of the application.
     pub(crate) fn unmeasured(mut self) -> Self {
         self.begun = None;

@@ -75,9 +75,9 @@ impl Save<'_> {
         self.part.add_stream(name, stream, progress)
     }
 
-    /// Adds bytes in memory as the member `name`.
+    /// Adds bytes in memory as the member `name`. What has not changed of them is looked at where it lies, and never copied.
     pub fn add_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        self.part.add_stream(name, &mut { bytes }, &|_| {})
+        self.part.add_memory(name, bytes)
     }
 
     /// Gives the checkpoint up, and removes what was written of it.
