@@ -69,7 +69,17 @@ fn keeps_its_word(shelf: &dyn Shelf) {
     shelf.remove(&[name(0), name(1), name(3), name(7)]).unwrap();
     take(shelf, 8, &vec![0; 900_000]).unwrap();
     shelf.remove(&[name(2), name(8)]).unwrap();
-    assert_eq!((shelf.usage().used, shelf.usage().packs), (0, 0));
+    // What is kept for one is refused to others, also where a pack comes that is torn.
+    let all = shelf.usage().capacity;
+    let writer = |number: u32| (name(number).pack.session, name(number).pack.writer);
+    assert_eq!(shelf.keep_room(writer(1), u64::MAX), all);
+    assert_eq!(take(shelf, 2, b"other").unwrap_err().kind(), Kind::Full);
+    assert!(shelf.take(name(1), 5, false, &mut Coming(b"wrong", false)).is_err());
+    take(shelf, 1, &bytes).unwrap();
+    assert_eq!(shelf.keep_room(writer(1), 0), 0);
+    take(shelf, 2, b"other").unwrap();
+    shelf.remove(&[name(1), name(2)]).unwrap();
+    assert_eq!((shelf.usage().used, shelf.usage().packs, shelf.usage().kept), (0, 0, 0));
 }
 
 #[test]

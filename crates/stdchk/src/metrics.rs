@@ -95,6 +95,7 @@ impl Page {
         };
         each("lent_bytes", "Bytes that are lent.", |report| report.capacity);
         each("used_bytes", "Bytes that are held.", |report| report.used);
+        each("reserved_bytes", "Bytes that are kept for packs to come.", |report| report.kept);
         each("packs", "Packs and shards that are held.", |report| report.packs);
         each("packs_behind", "Packs and shards that are still to be given to others.", |report| {
             report.behind

@@ -14,7 +14,7 @@ pub use pieces::write_pieces;
 use std::ops::Range;
 use std::time::Duration;
 
-use stdchk_object::{Error, Kind, PackName, Result};
+use stdchk_object::{Error, Kind, PackName, Result, SessionId};
 
 /// A place for packs. A pack is written once, whole, under a name that is never used again.
 pub trait Store: Send + Sync {
@@ -25,6 +25,12 @@ pub trait Store: Send + Sync {
     /// The same, of a pack that is synced next, and of which only the last piece is read again soon: it need not go through a cache.
     fn put_past_cache(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
         self.put(name, pieces)
+    }
+
+    /// Says which packs a writer is likely to put next, and how long each will be at most: a store that others fill, too, may keep room for them, instead of
+    /// what it has kept for this writer before, for a little while after it was last heard of. With none, what was not needed is given back.
+    fn expect(&self, session: SessionId, writer: u32, packs: &[(PackName, u64)]) {
+        let _ = (session, writer, packs);
     }
 
     /// Puts a pack in the place of a damaged one of that name, durably and at once: readers see the old or the

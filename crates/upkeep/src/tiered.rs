@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use stdchk_catalog::{Catalog, State};
 use stdchk_engine::Vault;
 use stdchk_object::pack::check_whole;
-use stdchk_object::{Error, Kind, PackName, Result};
+use stdchk_object::{Error, Kind, PackName, Result, SessionId};
 use stdchk_store::Store;
 
 use crate::drain::{Target, follow, packs_of_table};
@@ -128,6 +128,10 @@ impl Store for Tiered {
     /// Through the cache, whatever comes next: it is read again to be drained.
     fn put(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
         self.first.put(name, pieces)
+    }
+
+    fn expect(&self, session: SessionId, writer: u32, packs: &[(PackName, u64)]) {
+        self.first.expect(session, writer, packs);
     }
 
     fn replace(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {

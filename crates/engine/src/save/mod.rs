@@ -14,6 +14,7 @@
 //! - every buffer comes from one bounded supply, and every stage that holds buffers goes on without needing more.
 
 mod account;
+mod ahead;
 mod assembly;
 mod base;
 mod blob;
@@ -49,6 +50,7 @@ use crate::vault::{BaseState, OpenPack, Roots, Vault};
 use crate::view::PartView;
 use crate::workers::{Answer, Workers};
 
+use ahead::Ahead;
 use assembly::{Assembly, SealedPack};
 use coder::Coder;
 pub use finish::{FinishedPart, write_manifest};
@@ -119,6 +121,7 @@ pub struct PartWriter {
     shares: Vec<Share>,
     paths: HashSet<String>,
     coder: Coder,
+    ahead: Ahead,
 }
 
 impl PartWriter {
@@ -169,6 +172,7 @@ impl PartWriter {
             shares: Vec::new(),
             paths: HashSet::new(),
             coder,
+            ahead: Ahead::default(),
         };
         if let Some(view) = parent {
             part.take_parent(view);
@@ -336,6 +340,7 @@ impl PartWriter {
     }
 
     fn new_assembly(&mut self) -> Assembly {
+        self.say_ahead();
         let name = self.next_pack();
         let index = self.known.add_pack(name);
         Assembly::new(name, index)
@@ -388,6 +393,7 @@ impl PartWriter {
 
     fn end_data_pack(&mut self) -> Result<()> {
         if let Some(data) = self.data.take() {
+            self.ahead.note_put(data.raw_bytes());
             self.seal(data)?;
         }
         Ok(())
@@ -455,6 +461,7 @@ impl PartWriter {
         let names: Vec<PackName> = (0..self.packs_begun).map(|count| self.pack_name(count)).collect();
         // The writers of packs must have ended, or they would write what was just removed.
         self.sealing.drain(..).for_each(|answer| drop(answer.wait()));
+        self.end_ahead();
         drop(self);
         if let Err(error) = store.remove(&names) {
             tracing::warn!("packs of a save that failed are left for garbage collection: {error}");

@@ -60,7 +60,7 @@ impl PartWriter {
         self.claim(path)?;
         let shares = self.shares.len();
         let parent = self.parent_member(path);
-        self.begin_member(&parent);
+        self.begin_member(&parent, source.len());
         let content = match self.chunking(&parent) {
             Chunking::Page(page) => self.pages_of_source(source, page, &parent, progress)?,
             Chunking::Cdc(average) => {
@@ -121,7 +121,7 @@ impl PartWriter {
         self.claim(path)?;
         let shares = self.shares.len();
         let parent = self.parent_member(path);
-        self.begin_member(&parent);
+        self.begin_member(&parent, 0);
         let chunking = self.chunking(&parent);
         let content = match chunking {
             Chunking::Page(page) => self.pages_of_stream(stream, page, &parent, progress)?,
@@ -131,7 +131,9 @@ impl PartWriter {
         Ok(())
     }
 
-    fn begin_member(&mut self, parent: &ParentContent) {
+    /// A member begins, of so many bytes if that is known, and else of 0.
+    fn begin_member(&mut self, parent: &ParentContent, len: u64) {
+        self.expect_member(len, parent.as_ref().map(|(_, content)| content));
         let before = parent.as_ref().and_then(|(_, content)| content.coded.as_ref());
         self.coder.begin_member(self.options.coding, before);
     }

@@ -1,5 +1,6 @@
 //! The side that asks.
 
+mod ahead;
 mod catalog;
 mod host;
 mod objects;

@@ -8,10 +8,11 @@ use stdchk_catalog::Catalog;
 use stdchk_catalog_log::clock;
 use stdchk_erasure::Layout;
 use stdchk_object::pack::{PACK_BYTES_MAX, check_whole};
-use stdchk_object::{Code, Error, Item, Kind, PackName, Result};
+use stdchk_object::{Code, Error, Item, Kind, PackName, Result, SessionId};
 use stdchk_store::Store;
 
 use super::View;
+use super::ahead::Ahead;
 use super::peer::{Answer, Failure, Peer};
 use crate::wire::{Key, Question};
 
@@ -33,6 +34,7 @@ pub struct PoolStore {
     pub(super) layouts: Mutex<HashMap<PackName, Layout>>,
     /// What was mended, and when.
     mended: Mutex<HashMap<PackName, Instant>>,
+    ahead: Ahead,
 }
 
 impl PoolStore {
@@ -49,6 +51,7 @@ impl PoolStore {
             view: Mutex::new(view),
             layouts: Mutex::default(),
             mended: Mutex::default(),
+            ahead: Ahead::default(),
         })
     }
 
@@ -353,6 +356,10 @@ fn nobody_takes(name: PackName, refusals: Vec<Error>) -> Error {
 impl Store for PoolStore {
     fn put(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
         self.put_any(name, pieces, false)
+    }
+
+    fn expect(&self, session: SessionId, writer: u32, packs: &[(PackName, u64)]) {
+        self.ahead.keep(&self.view(), (session, writer), packs);
     }
 
     fn replace(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {

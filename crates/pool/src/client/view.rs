@@ -99,6 +99,11 @@ impl View {
         &self.peers[&id]
     }
 
+    /// Whether there is one by that number in any epoch.
+    pub fn knows(&self, id: u64) -> bool {
+        self.peers.contains_key(&id)
+    }
+
     /// Members of any epoch.
     pub fn everybody(&self) -> impl Iterator<Item = &Arc<Peer>> {
         self.peers.values()

@@ -568,6 +568,11 @@ impl Service for BenefactorService {
                 let length = self.inspect(item)?;
                 Reply::of(|w| w.u64(length))
             }
+            Question::Reserve { session, writer, bytes } => {
+                let kept =
+                    if self.keeper.is_evicted() { 0 } else { shelf.keep_room((session, writer), bytes) };
+                Reply::of(|w| w.u64(kept))
+            }
             other => self.objects.answer(other, incoming)?,
         })
     }

@@ -17,7 +17,7 @@ use stdchk_object::{Error, Item, Kind, PackName, Result};
 use super::benefactor::Lend;
 use super::limits::Rate;
 use crate::client::{Failure, View};
-use crate::shelf::Shelf;
+use crate::shelf::{Shelf, Usage};
 use crate::wire::{Key, Load, Question, Report};
 
 /// Packs that are looked at with one listing.
@@ -253,9 +253,9 @@ impl Keeper {
         // Nothing is to be done only when a round is over, and was whole.
         let in_round = inner.behind.max(u64::from(inner.is_walking));
         let behind = in_round + (inner.fresh.len() + inner.at_work.len().max(inner.copying)) as u64;
-        let (capacity, used, packs) = (usage.capacity, usage.used, usage.packs);
+        let Usage { capacity, used, packs, kept } = usage;
         let (settled, load) = (inner.settled, Load::default());
-        Report { member: self.id, settled, capacity, used, packs, behind, load }
+        Report { member: self.id, settled, capacity, used, kept, packs, behind, load }
     }
 
     /// Takes in what the pool is like. A new epoch begins a new round.

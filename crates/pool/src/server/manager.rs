@@ -259,6 +259,7 @@ impl Service for ManagerService {
             | Question::Remove { .. }
             | Question::Names { .. }
             | Question::Inspect { .. }
+            | Question::Reserve { .. }
             | Question::Drop { .. } => {
                 return Err(Error::new(Kind::Unsupported, "a manager keeps no packs").into());
             }

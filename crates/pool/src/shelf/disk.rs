@@ -13,7 +13,7 @@ use stdchk_object::error::Context;
 use stdchk_object::{Error, Item, Kind, Result};
 use stdchk_store_dir::fs::Fs;
 
-use super::{BLOCK_BYTES, Bulk, Shelf, Source, Usage, sum};
+use super::{BLOCK_BYTES, Bulk, Room, Shelf, Source, Usage, WriterId, sum};
 
 /// Where packs lie, by the first byte of their names, and where they are written.
 const PACKS: &str = "packs";
@@ -25,16 +25,13 @@ pub struct LentDisk {
     fs: Arc<dyn Fs>,
     /// For messages.
     place: String,
-    capacity: u64,
     inner: Mutex<Inner>,
     counter: AtomicU64,
 }
 
-#[derive(Default)]
 struct Inner {
     packs: BTreeMap<Item, u64>,
-    /// Bytes of packs that are there, and of those that are being taken.
-    used: u64,
+    room: Room,
 }
 
 fn folder_of(item: Item) -> String {
@@ -60,8 +57,7 @@ impl LentDisk {
         let disk = LentDisk {
             fs,
             place: place.to_owned(),
-            capacity,
-            inner: Mutex::default(),
+            inner: Mutex::new(Inner { packs: BTreeMap::new(), room: Room::new(capacity) }),
             counter: AtomicU64::new(0),
         };
         for folder in [PACKS, TEMPORARY] {
@@ -85,7 +81,7 @@ impl LentDisk {
                 Ok(len) if folder_of(item) == folder => {
                     let mut inner = self.inner();
                     inner.packs.insert(item, len);
-                    inner.used += len;
+                    inner.room.take_in(len);
                 }
                 Err(error) if error.kind() == Kind::Corrupt => {
                     tracing::warn!("{error}; others have it");
@@ -149,7 +145,8 @@ impl LentDisk {
     fn remove_one(&self, item: Item) -> Result<()> {
         self.unlink(&path_of(item))?;
         let mut inner = self.inner();
-        inner.used -= inner.packs.remove(&item).unwrap_or(0);
+        let freed = inner.packs.remove(&item).unwrap_or(0);
+        inner.room.give(freed);
         Ok(())
     }
 
@@ -196,19 +193,21 @@ impl Shelf for LentDisk {
             if inner.packs.contains_key(&item) && !replaces {
                 return Err(Error::new(Kind::Exists, format!("pack {item} is here already")));
             }
-            if len > self.capacity.saturating_sub(inner.used) {
-                return Err(Error::new(Kind::Full, format!("no room for the {len} bytes of pack {item}")));
-            }
-            inner.used += len;
+            inner.room.take(item, len, len)?;
         }
         let mut bytes = Vec::new();
         let taken = receive(len, source, &mut bytes).and_then(|()| self.write(item, &bytes, replaces));
         let mut inner = self.inner();
-        inner.used -= match &taken {
+        let freed = match &taken {
             Ok(()) => inner.packs.insert(item, len).unwrap_or(0),
             Err(_) => len,
         };
+        inner.room.give(freed);
         taken
+    }
+
+    fn keep_room(&self, writer: WriterId, bytes: u64) -> u64 {
+        self.inner().room.keep(writer, bytes)
     }
 
     fn give(&self, item: Item, offset: u64, len: u64) -> Result<Box<dyn Bulk>> {
@@ -260,7 +259,7 @@ impl Shelf for LentDisk {
 
     fn usage(&self) -> Usage {
         let inner = self.inner();
-        Usage { capacity: self.capacity, used: inner.used, packs: inner.packs.len() as u64 }
+        inner.room.usage(inner.packs.len())
     }
 }
 

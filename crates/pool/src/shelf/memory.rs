@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use stdchk_object::{Error, Item, Kind, Result};
 
-use super::{BLOCK_BYTES, Bulk, Shelf, Source, Usage, sum};
+use super::{BLOCK_BYTES, Bulk, Room, Shelf, Source, Usage, WriterId, sum};
 
 /// Blocks without a pack that are always kept, because memory that was never touched is slow to get.
 const SPARE_BLOCKS: usize = 1024;
@@ -37,16 +37,14 @@ impl Drop for Pack {
 
 /// Memory as a shelf.
 pub struct LentMemory {
-    capacity: u64,
     inner: Mutex<Inner>,
     spare: Arc<Mutex<Vec<Block>>>,
 }
 
-#[derive(Default)]
 struct Inner {
     packs: BTreeMap<Item, Arc<Pack>>,
-    /// Bytes of blocks of packs that are there, and of those that are being taken.
-    used: u64,
+    /// By bytes of blocks.
+    room: Room,
 }
 
 /// Bytes of blocks that a pack needs.
@@ -61,7 +59,8 @@ fn missing(item: Item) -> Error {
 impl LentMemory {
     /// Lends so many bytes.
     pub fn new(capacity: u64) -> LentMemory {
-        LentMemory { capacity, inner: Mutex::default(), spare: Arc::default() }
+        let inner = Inner { packs: BTreeMap::new(), room: Room::new(capacity) };
+        LentMemory { inner: Mutex::new(inner), spare: Arc::default() }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -131,11 +130,8 @@ impl Shelf for LentMemory {
             if inner.packs.contains_key(&item) && !replaces {
                 return Err(Error::new(Kind::Exists, format!("pack {item} is here already")));
             }
-            if room > self.capacity.saturating_sub(inner.used) {
-                return Err(Error::new(Kind::Full, format!("no room for the {len} bytes of pack {item}")));
-            }
             // Room is taken before bytes come, so that all who are under way have theirs.
-            inner.used += room;
+            inner.room.take(item, len, room)?;
         }
         let taken = self.fill(len, source);
         let mut inner = self.inner();
@@ -147,10 +143,14 @@ impl Shelf for LentMemory {
             Err(error) => Err(error),
         };
         match &outcome {
-            Ok(old) => inner.used -= old.as_ref().map_or(0, |old| room_for(old.len)),
-            Err(_) => inner.used -= room,
+            Ok(old) => inner.room.give(old.as_ref().map_or(0, |old| room_for(old.len))),
+            Err(_) => inner.room.give(room),
         }
         outcome.map(drop)
+    }
+
+    fn keep_room(&self, writer: WriterId, bytes: u64) -> u64 {
+        self.inner().room.keep(writer, bytes)
     }
 
     fn give(&self, item: Item, offset: u64, len: u64) -> Result<Box<dyn Bulk>> {
@@ -186,7 +186,7 @@ impl Shelf for LentMemory {
     fn remove(&self, items: &[Item]) -> Result<()> {
         let mut inner = self.inner();
         let gone: Vec<Arc<Pack>> = items.iter().filter_map(|item| inner.packs.remove(item)).collect();
-        inner.used -= gone.iter().map(|pack| room_for(pack.len)).sum::<u64>();
+        inner.room.give(gone.iter().map(|pack| room_for(pack.len)).sum());
         // Their memory is given back when the last reader is done, and not under this lock.
         drop(inner);
         drop(gone);
@@ -203,9 +203,8 @@ impl Shelf for LentMemory {
 
     fn get_ahead(&self) {
         let spare = || self.spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let used = self.inner().used;
-        let room =
-            (self.capacity.saturating_sub(used) / BLOCK_BYTES as u64).min(SPARE_BLOCKS as u64) as usize;
+        let Usage { capacity, used, .. } = self.usage();
+        let room = (capacity.saturating_sub(used) / BLOCK_BYTES as u64).min(SPARE_BLOCKS as u64) as usize;
         let missing = room.saturating_sub(spare().len()).min(GOT_AHEAD);
         if used == 0 || missing == 0 {
             return;
@@ -217,6 +216,6 @@ impl Shelf for LentMemory {
 
     fn usage(&self) -> Usage {
         let inner = self.inner();
-        Usage { capacity: self.capacity, used: inner.used, packs: inner.packs.len() as u64 }
+        inner.room.usage(inner.packs.len())
     }
 }

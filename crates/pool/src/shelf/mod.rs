@@ -2,11 +2,15 @@
 
 mod disk;
 mod memory;
+mod room;
 
 use stdchk_object::{Code, Item, PackName, Result};
 
 pub use disk::LentDisk;
 pub use memory::LentMemory;
+pub use room::WriterId;
+
+use room::Room;
 
 /// Bytes of a block, which has a sum of its own: small enough that little is read for little, and that little is lost at the end of a pack;
 /// large enough that blocks cost nothing.
@@ -26,6 +30,8 @@ pub struct Usage {
     pub used: u64,
     /// Packs that it holds.
     pub packs: u64,
+    /// Bytes that it keeps for packs to come.
+    pub kept: u64,
 }
 
 /// Where the bytes of a pack come from.
@@ -66,6 +72,8 @@ impl Bulk for Vec<u8> {
 pub trait Shelf: Send + Sync {
     /// Takes a pack, if there is room; over one of that name only if it `replaces`.
     fn take(&self, item: Item, len: u64, replaces: bool, source: &mut dyn Source) -> Result<()>;
+    /// Keeps so many bytes for packs of a writer that are to come, instead of what was kept for it before, for half a minute; how many there are.
+    fn keep_room(&self, writer: WriterId, bytes: u64) -> u64;
     /// Gives some bytes of a pack.
     fn give(&self, item: Item, offset: u64, len: u64) -> Result<Box<dyn Bulk>>;
     /// The length of a pack.

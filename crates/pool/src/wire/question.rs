@@ -36,6 +36,8 @@ pub enum Question {
     Drop { item: Item },
     /// Read all of this where it lies: how long is it, if every byte is what it should be?
     Inspect { item: Item },
+    /// Keep so many bytes for packs of a writer that are to come, instead of what was kept for it before: how many are there?
+    Reserve { session: SessionId, writer: u32, bytes: u64 },
     /// Who are you?
     Who,
     /// What came since?
@@ -77,6 +79,8 @@ pub struct Report {
     pub capacity: u64,
     /// Bytes that it holds.
     pub used: u64,
+    /// Bytes that it keeps for packs to come.
+    pub kept: u64,
     /// Packs that it holds.
     pub packs: u64,
     /// Packs that are still to be given to others.
@@ -101,7 +105,8 @@ impl Report {
     pub fn encode(&self, w: &mut Writer) {
         w.u64(self.member);
         let Load { came, went, asked } = self.load;
-        let numbers = [self.settled, self.capacity, self.used, self.packs, self.behind, came, went, asked];
+        let Report { settled, capacity, used, kept, packs, behind, .. } = *self;
+        let numbers = [settled, capacity, used, kept, packs, behind, came, went, asked];
         numbers.iter().for_each(|&number| w.varint(number));
     }
 
@@ -112,6 +117,7 @@ impl Report {
             settled: r.varint()?,
             capacity: r.varint()?,
             used: r.varint()?,
+            kept: r.varint()?,
             packs: r.varint()?,
             behind: r.varint()?,
             load: Load { came: r.varint()?, went: r.varint()?, asked: r.varint()? },
@@ -131,6 +137,7 @@ pub fn question_word(kind: u8) -> &'static str {
         7 => "who",
         8 => "drop",
         9 => "inspect",
+        10 => "reserve",
         16 => "tail",
         17 => "append",
         18 => "beat",
@@ -195,7 +202,7 @@ impl Question {
             _ => None,
         };
         let session = match self {
-            Question::Beat { session } => Some(*session),
+            Question::Beat { session } | Question::Reserve { session, .. } => Some(*session),
             Question::Append { ops, .. } => ops.iter().find_map(Op::session),
             _ => item.map(|item| item.pack.session),
         };
@@ -247,6 +254,12 @@ impl Question {
             Question::Inspect { item } => {
                 item.encode(&mut w);
                 9
+            }
+            Question::Reserve { session: id, writer, bytes } => {
+                session(id, &mut w);
+                w.u32(*writer);
+                w.varint(*bytes);
+                10
             }
             Question::Tail { boot, number } => {
                 w.u64(*boot);
@@ -337,6 +350,7 @@ impl Question {
             7 => Question::Who,
             8 => Question::Drop { item: Item::decode(r)? },
             9 => Question::Inspect { item: Item::decode(r)? },
+            10 => Question::Reserve { session: session(r)?, writer: r.u32()?, bytes: r.varint()? },
             16 => Question::Tail { boot: r.u64()?, number: r.varint()? },
             17 => {
                 let (boot, number, flags) = (r.u64()?, r.varint()?, r.u8()?);
@@ -398,6 +412,7 @@ mod tests {
             Question::Length { epoch: 9, item: name.into() },
             Question::Drop { item: Item::shard(name, 0) },
             Question::Inspect { item: Item::shard(name, 1) },
+            Question::Reserve { session: name.session, writer: 9, bytes: 1 << 33 },
             Question::Read { item: name.into(), offset: 1 << 40, len: 0 },
             Question::List { after: None },
             Question::List { after: Some(Item::shard(name, 5)) },
@@ -420,6 +435,7 @@ mod tests {
                 settled: 2,
                 capacity: 3,
                 used: 4,
+                kept: 10,
                 packs: 5,
                 behind: 6,
                 load: Load { came: 7, went: 8, asked: 9 },

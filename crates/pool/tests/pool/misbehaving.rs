@@ -47,6 +47,10 @@ impl Shelf for Liar {
         self.memory.remove(items)
     }
 
+    fn keep_room(&self, writer: stdchk_pool::WriterId, bytes: u64) -> u64 {
+        self.memory.keep_room(writer, bytes)
+    }
+
     fn usage(&self) -> Usage {
         self.memory.usage()
     }

@@ -79,14 +79,23 @@ impl Story {
         };
         let packs: Vec<(PackName, Vec<u8>)> =
             (0..count).map(|number| (name(number), bytes(number))).collect();
+        // Some say first what comes, and some of these what was not needed of it.
+        let (says_ahead, gives_back) = (world.one_in(2), world.one_in(2));
         let work = || -> Result<()> {
             let catalog = world.catalog();
             let store = self.store(&catalog)?;
             catalog.append_as_saver(false, &mut |_| Ok(vec![conformance::writer(session, session)]))?;
+            if says_ahead {
+                let more = (0..count + 2).map(|number| (name(number), 200_000));
+                store.expect(SessionId(session), 0, &more.collect::<Vec<_>>());
+            }
             for (name, bytes) in &packs {
                 store.put(*name, &[bytes])?;
             }
             store.sync(&packs.iter().map(|(name, _)| *name).collect::<Vec<_>>())?;
+            if gives_back {
+                store.expect(SessionId(session), 0, &[]);
+            }
             catalog
                 .append_as_saver(true, &mut |_| Ok(vec![conformance::commit(session, session, &[])]))
                 .map(drop)

@@ -52,6 +52,8 @@ pub struct MemberStatus {
 pub struct Heard {
     /// Bytes that it holds.
     pub used: u64,
+    /// Bytes that it keeps for packs to come.
+    pub kept: u64,
     /// Packs that it holds.
     pub packs: u64,
     /// Packs that are to be given to others.
@@ -79,6 +81,7 @@ pub fn status(place: &str, key: &Key) -> Result<Status> {
         is_lost: is_leaving && pool.is_lost(member.id),
         heard: reports.iter().find(|(report, _)| report.member == member.id).map(|(report, age)| Heard {
             used: report.used,
+            kept: report.kept,
             packs: report.packs,
             behind: report.behind,
             load: report.load,

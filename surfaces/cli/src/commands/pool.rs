@@ -327,6 +327,7 @@ fn status_json(status: &Status) -> Value {
             "state": state_of(member, status.members.len()),
             "capacity_bytes": member.capacity,
             "used_bytes": member.heard.map(|heard| heard.used),
+            "reserved_bytes": member.heard.map(|heard| heard.kept),
             "packs": member.heard.map(|heard| heard.packs),
             "behind_packs": member.heard.map(|heard| heard.behind),
             "received_bytes_per_s": member.heard.map(|heard| heard.load.came),
