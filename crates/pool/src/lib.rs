@@ -15,5 +15,5 @@ mod wire;
 
 pub use client::{Network, Peer, PoolCatalog, PoolObjects, PoolStore, Simulated};
 pub use server::{Benefactor, Lend, ManagerService, Server, Service, Station, Traffic};
-pub use shelf::{Bulk, LentDisk, LentMemory, Shelf, Source, Usage, WriterId};
+pub use shelf::{Bulk, LentDisk, LentMemory, Shelf, Source, Usage, Wish, WriterId};
 pub use wire::{Key, Load, Protection, Report, question_word};

@@ -71,12 +71,15 @@ fn keeps_its_word(shelf: &dyn Shelf) {
     shelf.remove(&[name(2), name(8)]).unwrap();
     // What is kept for one is refused to others, also where a pack comes that is torn.
     let all = shelf.usage().capacity;
+    let wish = |bytes| stdchk_pool::Wish { bytes, of_shards: false, at_least: false };
     let writer = |number: u32| (name(number).pack.session, name(number).pack.writer);
-    assert_eq!(shelf.keep_room(writer(1), u64::MAX), all);
-    assert_eq!(take(shelf, 2, b"other").unwrap_err().kind(), Kind::Full);
+    let most = shelf.keep_room(writer(1), wish(all));
+    assert!(most < all && shelf.usage().kept == 0, "not all of it, and nothing rather than a part");
+    assert_eq!(shelf.keep_room(writer(1), wish(most)), most);
+    assert_eq!(take(shelf, 2, &vec![0; (all - most) as usize + 1]).unwrap_err().kind(), Kind::Full);
     assert!(shelf.take(name(1), 5, false, &mut Coming(b"wrong", false)).is_err());
     take(shelf, 1, &bytes).unwrap();
-    assert_eq!(shelf.keep_room(writer(1), 0), 0);
+    assert_eq!(shelf.keep_room(writer(1), wish(0)), 0);
     take(shelf, 2, b"other").unwrap();
     shelf.remove(&[name(1), name(2)]).unwrap();
     assert_eq!((shelf.usage().used, shelf.usage().packs, shelf.usage().kept), (0, 0, 0));

@@ -27,6 +27,11 @@ pub trait Store: Send + Sync {
         self.put(name, pieces)
     }
 
+    /// Whether it is filled by others, too, and keeps room for those who say what comes.
+    fn keeps_room(&self) -> bool {
+        false
+    }
+
     /// Says which packs a writer is likely to put next, and how long each will be at most: a store that others fill, too, may keep room for them, instead of
     /// what it has kept for this writer before, for a little while after it was last heard of. With none, what was not needed is given back.
     fn expect(&self, session: SessionId, writer: u32, packs: &[(PackName, u64)]) {

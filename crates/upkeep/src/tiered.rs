@@ -130,6 +130,10 @@ impl Store for Tiered {
         self.first.put(name, pieces)
     }
 
+    fn keeps_room(&self) -> bool {
+        self.first.keeps_room()
+    }
+
     fn expect(&self, session: SessionId, writer: u32, packs: &[(PackName, u64)]) {
         self.first.expect(session, writer, packs);
     }

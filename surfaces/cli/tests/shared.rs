@@ -156,6 +156,8 @@ fn ranks_on_several_hosts_write_one_file_of_a_pool() {
         );
         for (host, shell) in shells.iter_mut().enumerate() {
             let copy = programs.path(&format!("{host}.{file}"));
+            // What others closed is heard of a moment later.
+            shell.must(&format!("for i in $(seq 100); do [ -e {root}/{file} ] && break; sleep 0.1; done"));
             shell.must(&format!("cp {root}/{file} {}", copy.display()));
             programs.check(&copy, file, compare);
         }

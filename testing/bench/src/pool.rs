@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use stdchk::{AppName, Durability, Repository, SaveOptions, pool};
 use stdchk_kit::{EtcdCluster, Random, generate};
 
-use crate::timing::{Figures, Run, command_exists, sync_all};
+use crate::timing::{Figures, Run, command_exists, processor_seconds, sync_all};
 use crate::{Bench, remove};
 
 /// Threads that commit small checkpoints, and for how long.
@@ -149,15 +149,15 @@ impl<'b> Pool<'b> {
 
     /// Seconds of processor time that the benefactors took.
     fn seconds_of_benefactors(&self) -> f64 {
-        let ticks = |child: &Child| {
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
-            let behind = stat.rsplit(')').next().unwrap_or_default().to_owned();
-            let fields = behind.split_whitespace().skip(11).take(2);
-            fields.filter_map(|field| field.parse::<f64>().ok()).sum::<f64>()
-        };
-        // The manager is the first; a tick is a hundredth of a second.
-        self.processes.iter().skip(1).map(ticks).sum::<f64>() / 100.0
+        // The manager is the first.
+        let benefactors = self.processes.iter().skip(1);
+        benefactors.map(|process| processor_seconds(&process.id().to_string(), false)).sum()
     }
+}
+
+/// Seconds of processor time that all took who were started, and have ended.
+fn seconds_of_children() -> f64 {
+    processor_seconds("self", true)
 }
 
 /// What a process says of something, as JSON.
@@ -176,8 +176,9 @@ impl Drop for Pool<'_> {
     }
 }
 
-/// Bytes a second over one stream on loopback, as iperf3 has it.
-fn loopback() -> f64 {
+/// Bytes a second over one stream on loopback, as iperf3 has it, and seconds of processor time of both sides for a byte.
+fn loopback() -> (f64, f64) {
+    let before = seconds_of_children();
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .and_then(|l| l.local_addr())
         .expect("a port")
@@ -191,15 +192,12 @@ fn loopback() -> f64 {
     let text = String::from_utf8(client.expect("iperf3 runs").stdout).expect("JSON");
     let _ = server.wait();
     let received = text.split("\"sum_received\"").nth(1).expect("iperf3 says what was received");
-    let bits = received.split("\"bits_per_second\":").nth(1).expect("how fast");
-    bits.trim_start()
-        .split([',', '\n', '}'])
-        .next()
-        .expect("a number")
-        .trim()
-        .parse::<f64>()
-        .expect("a number")
-        / 8.0
+    let number = |name: &str| {
+        let text = received.split(&format!("\"{name}\":")).nth(1).expect("it says so");
+        let number = text.split([',', '\n', '}']).next().expect("a number");
+        number.trim().parse::<f64>().expect("a number")
+    };
+    (number("bits_per_second") / 8.0, (seconds_of_children() - before) / number("bytes"))
 }
 
 /// Saves to four benefactors and back, and what the application sees of copies.
@@ -215,21 +213,24 @@ pub fn measure(bench: &Bench) {
     let mut image = Random::new(5).bytes(bench.mib << 20);
     let mut figures = Figures::default();
     let bytes = (bench.mib << 20) as f64;
-    let mut benefactors = 0.0;
+    let (mut benefactors, mut saver, mut streams) = (0.0, 0.0, 0.0);
     for round in 0..bench.rounds {
-        figures.add("one stream of iperf3", bytes / loopback());
+        let (speed, seconds) = loopback();
+        figures.add("one stream of iperf3", bytes / speed);
+        streams += seconds * bytes;
         for replicas in [1, 2] {
             let pool = Pool::start(bench, ["--replicas", &replicas.to_string()], 4);
             std::fs::write(&file, &image).expect("room for the input");
             // Memory that was never touched would be measured otherwise.
             pool.save("bench", 1, &file, "staged");
             pool.clear();
-            let before = pool.seconds_of_benefactors();
+            let before = (pool.seconds_of_benefactors(), seconds_of_children());
             let name =
                 |what: &str| format!("{what}, {replicas} {}", if replicas == 1 { "copy" } else { "copies" });
             figures.add(&name("first save, staged"), pool.save("bench", 2, &file, "staged"));
             if replicas == 1 {
-                benefactors += pool.seconds_of_benefactors() - before;
+                benefactors += pool.seconds_of_benefactors() - before.0;
+                saver += seconds_of_children() - before.1;
                 let mut next = image.clone();
                 generate::touch_pages(&mut next, 10, &mut Random::new(round as u64));
                 std::fs::write(&file, &next).expect("room for the input");
@@ -287,8 +288,13 @@ pub fn measure(bench: &Bench) {
     );
     line("restore from shards, against from one copy", figures.ratio("restore", "restore, 3+1"), "");
     line("the same, one benefactor of four lost", figures.ratio("restore", "restore, 3+1, one is lost"), "");
-    let per_gb = benefactors / bench.rounds as f64 / (bytes / 1e9);
-    println!("\nProcessor seconds of all benefactors for a GB that is saved: {per_gb:.2}\n");
+    let per_gb = |seconds: f64| seconds / bench.rounds as f64 / (bytes / 1e9);
+    println!(
+        "\nProcessor seconds for a GB that is saved: {:.2} of the saver, {:.2} of all benefactors; iperf3 takes {:.2} for a GB, both sides\n",
+        per_gb(saver),
+        per_gb(benefactors),
+        per_gb(streams)
+    );
     together(bench);
     remove(&file);
 }

@@ -1,112 +1,172 @@
 //! What a writer says of the packs that it will put, so that a store that others fill, too, can keep room for them.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Sender, bounded};
 use stdchk_object::member::Content;
+use stdchk_object::{PackName, SessionId};
+use stdchk_store::Store;
 
 use super::PartWriter;
-use crate::workers::Answer;
 
 /// Less is not worth a word: it is put as soon as said.
 const LEAST: u64 = 64 << 20;
-/// Where it is not known how much comes, a quarter of what came is expected, up to this.
-const UNKNOWN_PART: u64 = 4;
-const UNKNOWN_MAX: u64 = 1 << 30;
+/// Of a member of which nothing was seen yet no more is expected; and so much of it must have been seen to judge the rest by it, with a quarter more.
+const UNSEEN_MAX: u64 = 1 << 30;
+const SEEN_LEAST: u64 = 32 << 20;
+/// Where it is not known how much comes, an eighth of what was new so far is expected, up to this.
+const UNKNOWN_PART: u64 = 8;
+const UNKNOWN_MAX: u64 = 256 << 20;
 /// As many packs are named at a time.
 const PACKS_MAX: u32 = 1024;
 /// So many packs that have begun are named again.
 const ON_THEIR_WAY: u32 = 2;
-/// How often it is said again that more is coming, at least.
+/// How often it is said again what is coming, at least; and where it is less than half of what was said.
 const AGAIN: Duration = Duration::from_secs(10);
+const LESS: Duration = Duration::from_millis(500);
 
-/// What was said, and what is known.
+type Packs = Vec<(PackName, u64)>;
+
+/// What is known of what will come, and what was said of it. When this is dropped, what was not needed is given back.
 #[derive(Default)]
 pub struct Ahead {
-    /// Bytes of data that the member that is being added still needs, if it is long, and says how long.
-    left: Option<u64>,
-    /// Bytes of data that were put so far.
+    /// The member at hand: its length if that is known, how much of it was taken in, and what of that was new.
+    len: u64,
+    seen: u64,
+    new: u64,
+    /// What will be new of it, as long as little was seen.
+    guess: u64,
+    /// What was new of all members.
     put: u64,
-    /// When it was said last, and the number of packs begun from which on it is to be said again.
-    said: Option<(Instant, u32)>,
-    /// Until the store has heard it.
-    saying: Option<Answer<()>>,
+    /// Of the packs that were written: their bytes before compression, and as they are.
+    raw: u64,
+    stored: u64,
+    said: Option<Said>,
+    /// To a thread that nobody waits for: a store may take long to hear something.
+    voice: Option<Sender<Packs>>,
+}
+
+/// What was said last.
+struct Said {
+    when: Instant,
+    bytes: u64,
+    /// The number of packs begun from which on it is said again.
+    again: u32,
 }
 
 impl Ahead {
-    /// Takes note that so many bytes of data have left for the store.
-    pub fn note_put(&mut self, bytes: u64) {
-        self.put += bytes;
-        self.left = self.left.map(|left| left.saturating_sub(bytes));
-    }
-
-    fn expected(&self) -> u64 {
-        self.left.unwrap_or((self.put / UNKNOWN_PART).min(UNKNOWN_MAX))
-    }
-
-    fn is_due(&self, packs_begun: u32) -> bool {
-        self.said.is_none_or(|(when, again)| packs_begun >= again || when.elapsed() > AGAIN)
-    }
-
-    fn wait(&mut self) {
-        if let Some(answer) = self.saying.take() {
-            // Whatever came of it: nothing is promised.
-            let _ = answer.wait();
+    /// A member begins, of so many bytes if that is known, and else of 0.
+    fn begin(&mut self, len: u64, parent: Option<&Content>) {
+        (self.len, self.seen, self.new) = (len, 0, 0);
+        self.guess = new_bytes(len, parent).min(UNSEEN_MAX);
+        if let Some(said) = self.said.as_mut().filter(|_| len >= LEAST) {
+            said.again = 0;
         }
+    }
+
+    /// Takes note that so many bytes were taken in, and some of them were new.
+    fn pass(&mut self, len: u64, new: u64) {
+        self.seen += len;
+        self.new += new;
+        self.put += new;
+    }
+
+    /// Takes note of a pack that was written.
+    pub(super) fn note_pack(&mut self, raw: u64, stored: u64) {
+        self.raw += raw;
+        self.stored += stored;
+    }
+
+    /// Bytes that will be new, before compression.
+    fn expected(&self) -> u64 {
+        let left = self.len.saturating_sub(self.seen);
+        match self.len < LEAST {
+            true => (self.put / UNKNOWN_PART).min(UNKNOWN_MAX),
+            false if self.seen < SEEN_LEAST => self.guess.saturating_sub(self.new).min(left),
+            false => {
+                let rest = u128::from(left) * u128::from(self.new) * 5 / (u128::from(self.seen) * 4);
+                u64::try_from(rest).unwrap_or(left).min(left)
+            }
+        }
+    }
+
+    /// What a pack of so many bytes before compression will take, with its footer.
+    fn packed(&self, raw: u64) -> u64 {
+        let part = match self.raw {
+            0 => raw,
+            all => (u128::from(raw) * u128::from(self.stored) / u128::from(all)) as u64,
+        };
+        part.min(raw) + raw / 64
+    }
+
+    fn is_due(&self, expected: u64, packs_begun: u32) -> bool {
+        let Some(said) = &self.said else { return expected >= LEAST };
+        let age = said.when.elapsed();
+        packs_begun >= said.again || age > AGAIN || (age > LESS && expected < said.bytes / 2)
+    }
+
+    /// Has the store told, unless it is still being told something else.
+    fn say(&mut self, store: &Arc<dyn Store>, session: SessionId, writer: u32, packs: Packs) {
+        let voice = self.voice.get_or_insert_with(|| {
+            let (voice, heard) = bounded::<Packs>(1);
+            let store = store.clone();
+            let speak = move || {
+                heard.iter().for_each(|packs| store.expect(session, writer, &packs));
+                store.expect(session, writer, &[]);
+            };
+            if let Err(error) = std::thread::Builder::new().name("stdchk-ahead".into()).spawn(speak) {
+                tracing::debug!("no room is kept: {error}");
+            }
+            voice
+        });
+        let _ = voice.try_send(packs);
     }
 }
 
 /// How many bytes of a member of this length will be new: as many as of its parent, a quarter more, and all that it is longer.
 fn new_bytes(len: u64, parent: Option<&Content>) -> u64 {
     let Some(parent) = parent else { return len };
-    let as_before = parent.tally.stored.saturating_add(parent.tally.stored / 4);
+    let as_before = parent.tally.new.saturating_add(parent.tally.new / 4);
     as_before.saturating_add(len.saturating_sub(parent.blob.len)).min(len)
 }
 
 impl PartWriter {
-    /// A member begins that is so long; 0 where that is not known.
+    /// A member begins, of so many bytes if that is known, and else of 0.
     pub(super) fn expect_member(&mut self, len: u64, parent: Option<&Content>) {
-        self.ahead.left = (len >= LEAST).then(|| new_bytes(len, parent));
-        if self.ahead.left.is_some() {
-            self.ahead.said = self.ahead.said.map(|(when, _)| (when, 0));
-        }
+        self.ahead.begin(len, parent);
         self.say_ahead();
     }
 
-    /// Says which packs come next, unless that was said a moment ago.
-    pub(super) fn say_ahead(&mut self) {
-        let mut expected = self.ahead.expected();
-        if expected < LEAST || !self.ahead.is_due(self.packs_begun) {
+    /// So many bytes of a member were taken in, and some of them were new.
+    pub(super) fn note_passed(&mut self, len: u64, new: u64) {
+        self.ahead.pass(len, new);
+        self.say_ahead();
+    }
+
+    /// Says which packs come next, if the store wants to know, unless that was said a moment ago.
+    fn say_ahead(&mut self) {
+        let expected = self.ahead.expected();
+        if !self.ahead.is_due(expected, self.packs_begun) || !self.vault.store().keeps_room() {
             return;
         }
         // Metadata has packs, too.
-        expected += self.options.pack_bytes() as u64;
+        let mut left = expected + self.options.pack_bytes() as u64;
         // The last ones are being filled, or may not have arrived.
         let first = self.packs_begun.saturating_sub(ON_THEIR_WAY);
         let (mut packs, mut count) = (Vec::new(), first);
-        while expected > 0 && count - first < PACKS_MAX {
+        while left > 0 && count - first < PACKS_MAX {
             let bytes = self.options.pack_bytes_of(count);
-            // With its footer.
-            packs.push((self.pack_name(count), bytes + bytes / 64));
+            packs.push((self.pack_name(count), self.ahead.packed(bytes)));
             if count >= self.packs_begun {
-                expected = expected.saturating_sub(bytes);
+                left = left.saturating_sub(bytes);
             }
             count += 1;
         }
-        self.ahead.said = Some((Instant::now(), self.packs_begun + (count - self.packs_begun).div_ceil(2)));
-        self.ahead.wait();
-        let (store, session, writer) = (self.vault.store().clone(), self.session, self.writer);
-        self.ahead.saying = Some(self.io.ask(move |_| {
-            store.expect(session, writer, &packs);
-            Ok(())
-        }));
-    }
-
-    /// Nothing comes any more.
-    pub(super) fn end_ahead(&mut self) {
-        if self.ahead.said.take().is_some() {
-            self.ahead.wait();
-            self.vault.store().expect(self.session, self.writer, &[]);
-        }
+        let again = self.packs_begun + (count - self.packs_begun).div_ceil(2);
+        self.ahead.said = Some(Said { when: Instant::now(), bytes: expected, again });
+        let store = self.vault.store().clone();
+        self.ahead.say(&store, self.session, self.writer, packs);
     }
 }
 
@@ -128,7 +188,7 @@ mod tests {
     #[test]
     fn what_is_new_is_guessed_from_the_parent() {
         let blob = Blob { len: 1000, leaf_shift: LEAF_SHIFT, root: Root::Hole };
-        let tally = Tally { new: 200, stored: 100, ..Tally::default() };
+        let tally = Tally { new: 100, ..Tally::default() };
         let parent = Content { blob, chunking: Chunking::Page(4096), tally, coded: None };
         assert_eq!(new_bytes(1000, None), 1000);
         assert_eq!(new_bytes(1000, Some(&parent)), 125);
@@ -144,6 +204,9 @@ mod tests {
     }
 
     impl Store for Noting {
+        fn keeps_room(&self) -> bool {
+            true
+        }
         fn put(&self, name: PackName, pieces: &[&[u8]]) -> Result<()> {
             self.packs.put(name, pieces)
         }
@@ -188,16 +251,20 @@ mod tests {
             part.add_memory(&format!("member{index}"), &noise[..len]).expect("saved");
         }
         drop(part.finish(None).expect("finished"));
+        let begun = Instant::now();
+        while locked(&store.said).last().is_some_and(|said| !said.is_empty()) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "what is not needed is given back");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let mut packs = Vec::new();
         store.list(&mut |name, len| packs.push((name, len))).expect("listed");
         (std::mem::take(&mut locked(&store.said)), packs)
     }
 
     #[test]
-    fn a_store_hears_of_packs_before_they_come_and_when_no_more_do() {
+    fn a_store_hears_of_packs_before_they_come() {
         let (said, packs) = saved(&[200 << 20]);
-        let (first, last) = (said.first().expect("it was said"), said.last().expect("more"));
-        assert!(last.is_empty(), "what is not needed is given back");
+        let first = said.first().expect("it was said");
         // All of its data at once, each pack by its name, and none longer than was said.
         let expected: u64 = first.iter().map(|(_, len)| len).sum();
         assert!((200 << 20..240 << 20).contains(&expected), "{expected}");
@@ -210,10 +277,30 @@ mod tests {
 
     #[test]
     fn of_many_small_members_a_part_of_what_came_is_expected() {
-        let (said, _) = saved(&[20 << 20; 20]);
-        let most: u64 = said.iter().map(|packs| packs.iter().map(|(_, len)| len).sum()).max().unwrap_or(0);
-        assert!(said.last().is_some_and(Vec::is_empty) && (64 << 20..250 << 20).contains(&most), "{most}");
-        let (said, _) = saved(&[20 << 20]);
-        assert!(said.is_empty(), "little is not worth a word");
+        let mut ahead = Ahead::default();
+        for _ in 0..100 {
+            ahead.begin(20 << 20, None);
+            ahead.pass(20 << 20, 20 << 20);
+        }
+        assert_eq!(ahead.expected(), (2000 << 20) / UNKNOWN_PART);
+        assert!(saved(&[20 << 20]).0.is_empty(), "little is not worth a word");
+    }
+
+    #[test]
+    fn what_was_seen_of_a_member_says_what_its_rest_needs() {
+        let mut ahead = Ahead::default();
+        ahead.begin(100 << 30, None);
+        assert_eq!(ahead.expected(), UNSEEN_MAX);
+        // Of its first gigabyte a hundredth was new.
+        ahead.pass(1000 << 20, 10 << 20);
+        let expected = ahead.expected() >> 20;
+        assert!((1100..1300).contains(&expected), "{expected} MiB");
+        // All new, and compressed to a third.
+        ahead.begin(2 << 30, None);
+        ahead.pass(1 << 30, 1 << 30);
+        ahead.note_pack(300, 100);
+        assert_eq!((ahead.expected(), ahead.packed(48 << 20) >> 20), (1 << 30, 16));
+        ahead.pass(1 << 30, 0);
+        assert_eq!(ahead.expected(), 0);
     }
 }

@@ -68,10 +68,7 @@ impl PartWriter {
     /// Writes what is left. With `manifest`, whose parts are ignored, this part becomes a whole checkpoint.
     pub fn finish(mut self, manifest: Option<Manifest>) -> Result<FinishedPart> {
         match self.finish_inner(manifest) {
-            Ok(finished) => {
-                self.end_ahead();
-                Ok(finished)
-            }
+            Ok(finished) => Ok(finished),
             Err(error) => {
                 self.abandon();
                 Err(error)

@@ -340,7 +340,6 @@ impl PartWriter {
     }
 
     fn new_assembly(&mut self) -> Assembly {
-        self.say_ahead();
         let name = self.next_pack();
         let index = self.known.add_pack(name);
         Assembly::new(name, index)
@@ -393,7 +392,6 @@ impl PartWriter {
 
     fn end_data_pack(&mut self) -> Result<()> {
         if let Some(data) = self.data.take() {
-            self.ahead.note_put(data.raw_bytes());
             self.seal(data)?;
         }
         Ok(())
@@ -403,7 +401,10 @@ impl PartWriter {
     fn seal(&mut self, assembly: Assembly) -> Result<()> {
         while self.sealing.len() >= Options::PACKS_QUEUED {
             let oldest = self.sealing.remove(0);
-            self.sealed.push(oldest.wait()?);
+            let sealed = oldest.wait()?;
+            let raw = sealed.runs.iter().map(|run| u64::from(run.raw)).sum();
+            self.ahead.note_pack(raw, sealed.pack.length);
+            self.sealed.push(sealed);
         }
         let (store, durable) = (self.vault.store().clone(), self.options.durable);
         let closed = assembly.close(&self.coder);
@@ -461,7 +462,6 @@ impl PartWriter {
         let names: Vec<PackName> = (0..self.packs_begun).map(|count| self.pack_name(count)).collect();
         // The writers of packs must have ended, or they would write what was just removed.
         self.sealing.drain(..).for_each(|answer| drop(answer.wait()));
-        self.end_ahead();
         drop(self);
         if let Err(error) = store.remove(&names) {
             tracing::warn!("packs of a save that failed are left for garbage collection: {error}");

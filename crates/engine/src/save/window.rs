@@ -135,7 +135,9 @@ impl<'a> Window<'a> {
                 len
             }
         };
-        part.coder.meter.passed(len, self.blob.tally.new - before);
+        let new = self.blob.tally.new - before;
+        part.coder.meter.passed(len, new);
+        part.note_passed(len, new);
         self.at += len;
         (self.progress)(len);
         Ok(())

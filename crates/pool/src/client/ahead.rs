@@ -2,16 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use stdchk_catalog_log::clock;
 use stdchk_object::PackName;
 use stdchk_object::wire::Reader;
 
 use super::View;
-use crate::shelf::WriterId;
+use crate::shelf::{Wish, WriterId};
 use crate::wire::Question;
 
-/// How often places are looked for again because some have less room than was asked for.
-const ROUNDS: u32 = 3;
+/// How often places are looked for again because somebody has less room than was asked for, and the pause before that.
+const ROUNDS: u32 = 16;
+const PAUSE: Duration = Duration::from_millis(20);
 /// Of no more benefactors room is asked at a time: what falls to others is small.
 const ASKED_MAX: usize = 64;
 
@@ -24,40 +27,55 @@ impl Ahead {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has room kept where these packs will go, and nowhere else. Where there is not enough for all of them, none is: it might be enough for others.
+    /// Has room kept where these packs will go. Where there is not enough for all of them, nothing is, or what was before: it might be enough for others.
     pub fn keep(&self, view: &View, writer: WriterId, packs: &[(PackName, u64)]) {
-        let mut keepers = self.locked().remove(&writer).unwrap_or_default();
-        let plan = negotiated(view, writer, packs, &mut keepers).unwrap_or_default();
-        keepers.retain(|id| view.knows(*id) && !plan.contains_key(id));
-        keepers.into_iter().for_each(|id| _ = reserve(view, id, writer, 0));
-        if !plan.is_empty() {
-            self.locked().insert(writer, plan.into_keys().collect());
+        let before = self.locked().remove(&writer).unwrap_or_default();
+        let mut asked = BTreeSet::new();
+        let plan = negotiated(view, writer, packs, &mut asked);
+        // Only now that all is there may some keep less than before.
+        if let Some(plan) = plan.as_ref().filter(|_| !before.is_empty()) {
+            plan.iter().for_each(|(&id, &bytes)| _ = reserve(view, id, writer, exactly(bytes)));
+        }
+        let all: BTreeSet<u64> = before.union(&asked).copied().collect();
+        let keepers = match plan {
+            Some(plan) => plan.into_keys().collect(),
+            None if !before.is_empty() => all.clone(),
+            None => BTreeSet::new(),
+        };
+        let not_needed = all.difference(&keepers).filter(|id| view.knows(**id));
+        not_needed.for_each(|&id| _ = reserve(view, id, writer, exactly(0)));
+        if !keepers.is_empty() {
+            self.locked().insert(writer, keepers);
         }
     }
 }
 
-/// Has room kept, and looks for other places as long as there are some where some have too little. All who were asked are added to `keepers`.
+/// Has room kept, and looks for other places as long as there are some where some have too little. All who keep some are added to `asked`.
 fn negotiated(
     view: &View,
     writer: WriterId,
     packs: &[(PackName, u64)],
-    keepers: &mut BTreeSet<u64>,
+    asked: &mut BTreeSet<u64>,
 ) -> Option<BTreeMap<u64, u64>> {
     let (mut short, mut kept) = (HashMap::new(), BTreeMap::new());
     for _ in 0..ROUNDS {
         let plan = placed(view, packs, &short)?;
-        // All ask in the same order, so that of two who want the same room one is first everywhere.
-        for (&id, &bytes) in plan.iter().filter(|(id, bytes)| kept.get(*id) != Some(*bytes)) {
-            keepers.insert(id);
-            let room = reserve(view, id, writer, bytes);
-            if room < bytes {
-                short.insert(id, room);
-            }
-        }
-        kept = plan;
-        if kept.iter().all(|(id, bytes)| short.get(id).is_none_or(|room| bytes <= room)) {
-            return Some(kept);
-        }
+        // All ask in the same order, and whoever comes to somebody who has too little goes no further: so of two who want the same room one is
+        // mostly first everywhere.
+        let lacking =
+            plan.iter().filter(|(id, bytes)| kept.get(*id) != Some(*bytes)).find_map(|(&id, &bytes)| {
+                let room = reserve(view, id, writer, Wish { at_least: true, ..exactly(bytes) });
+                if room < bytes {
+                    return Some((id, room));
+                }
+                asked.insert(id);
+                None
+            });
+        let Some((id, room)) = lacking else { return Some(plan) };
+        kept.extend(plan.range(..id).map(|(&id, &bytes)| (id, bytes)));
+        short.insert(id, room);
+        // He who came first has what he wants then.
+        clock::sleep(PAUSE);
     }
     None
 }
@@ -88,15 +106,19 @@ fn placed(view: &View, packs: &[(PackName, u64)], short: &HashMap<u64, u64>) -> 
     Some(placed)
 }
 
-/// How much of what is asked for somebody keeps; nothing if nothing is heard of him.
-fn reserve(view: &View, id: u64, (session, writer): WriterId, bytes: u64) -> u64 {
+fn exactly(bytes: u64) -> Wish {
+    Wish { bytes, of_shards: false, at_least: false }
+}
+
+/// Whether somebody keeps what is asked for: then as much is said, and else how much there would be. Nothing if nothing is heard of him.
+fn reserve(view: &View, id: u64, (session, writer): WriterId, wish: Wish) -> u64 {
     let peer = view.peer(id);
     if peer.is_suspected() {
         return 0;
     }
-    let question = Question::Reserve { session, writer, bytes };
-    match peer.try_ask(&question, &[], None) {
-        Ok(answer) => Reader::new(&answer.body, "room").u64().unwrap_or(0).min(bytes),
+    let wish = Wish { of_shards: view.class.code.is_some(), ..wish };
+    match peer.try_ask(&Question::Reserve { session, writer, wish }, &[], None) {
+        Ok(answer) => Reader::new(&answer.body, "room").u64().unwrap_or(0).min(wish.bytes),
         Err(failure) => {
             tracing::debug!("no room is kept: {}", failure.into_error(peer.address()));
             0

@@ -358,6 +358,10 @@ impl Store for PoolStore {
         self.put_any(name, pieces, false)
     }
 
+    fn keeps_room(&self) -> bool {
+        true
+    }
+
     fn expect(&self, session: SessionId, writer: u32, packs: &[(PackName, u64)]) {
         self.ahead.keep(&self.view(), (session, writer), packs);
     }

@@ -568,10 +568,10 @@ impl Service for BenefactorService {
                 let length = self.inspect(item)?;
                 Reply::of(|w| w.u64(length))
             }
-            Question::Reserve { session, writer, bytes } => {
-                let kept =
-                    if self.keeper.is_evicted() { 0 } else { shelf.keep_room((session, writer), bytes) };
-                Reply::of(|w| w.u64(kept))
+            Question::Reserve { session, writer, wish } => {
+                let keep = || shelf.keep_room((session, writer), wish);
+                let room = if self.keeper.is_evicted() { 0 } else { keep() };
+                Reply::of(|w| w.u64(room))
             }
             other => self.objects.answer(other, incoming)?,
         })

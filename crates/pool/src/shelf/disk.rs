@@ -13,7 +13,7 @@ use stdchk_object::error::Context;
 use stdchk_object::{Error, Item, Kind, Result};
 use stdchk_store_dir::fs::Fs;
 
-use super::{BLOCK_BYTES, Bulk, Room, Shelf, Source, Usage, WriterId, sum};
+use super::{BLOCK_BYTES, Bulk, Room, Shelf, Source, Usage, Wish, WriterId, sum};
 
 /// Where packs lie, by the first byte of their names, and where they are written.
 const PACKS: &str = "packs";
@@ -206,8 +206,8 @@ impl Shelf for LentDisk {
         taken
     }
 
-    fn keep_room(&self, writer: WriterId, bytes: u64) -> u64 {
-        self.inner().room.keep(writer, bytes)
+    fn keep_room(&self, writer: WriterId, wish: Wish) -> u64 {
+        self.inner().room.keep(writer, wish)
     }
 
     fn give(&self, item: Item, offset: u64, len: u64) -> Result<Box<dyn Bulk>> {

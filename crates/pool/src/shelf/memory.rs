@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use stdchk_object::{Error, Item, Kind, Result};
 
-use super::{BLOCK_BYTES, Bulk, Room, Shelf, Source, Usage, WriterId, sum};
+use super::{BLOCK_BYTES, Bulk, Room, Shelf, Source, Usage, Wish, WriterId, sum};
 
 /// Blocks without a pack that are always kept, because memory that was never touched is slow to get.
 const SPARE_BLOCKS: usize = 1024;
@@ -149,8 +149,8 @@ impl Shelf for LentMemory {
         outcome.map(drop)
     }
 
-    fn keep_room(&self, writer: WriterId, bytes: u64) -> u64 {
-        self.inner().room.keep(writer, bytes)
+    fn keep_room(&self, writer: WriterId, wish: Wish) -> u64 {
+        self.inner().room.keep(writer, wish)
     }
 
     fn give(&self, item: Item, offset: u64, len: u64) -> Result<Box<dyn Bulk>> {

@@ -8,7 +8,7 @@ use stdchk_object::{Code, Item, PackName, Result};
 
 pub use disk::LentDisk;
 pub use memory::LentMemory;
-pub use room::WriterId;
+pub use room::{Wish, WriterId};
 
 use room::Room;
 
@@ -72,8 +72,8 @@ impl Bulk for Vec<u8> {
 pub trait Shelf: Send + Sync {
     /// Takes a pack, if there is room; over one of that name only if it `replaces`.
     fn take(&self, item: Item, len: u64, replaces: bool, source: &mut dyn Source) -> Result<()>;
-    /// Keeps so many bytes for packs of a writer that are to come, instead of what was kept for it before, for half a minute; how many there are.
-    fn keep_room(&self, writer: WriterId, bytes: u64) -> u64;
+    /// Keeps room for packs of a writer that are to come, for half a minute, if there is as much; how much there is.
+    fn keep_room(&self, writer: WriterId, wish: Wish) -> u64;
     /// Gives some bytes of a pack.
     fn give(&self, item: Item, offset: u64, len: u64) -> Result<Box<dyn Bulk>>;
     /// The length of a pack.

@@ -4,6 +4,8 @@ use stdchk_catalog::Op;
 use stdchk_object::wire::{Reader, Writer};
 use stdchk_object::{Error, Item, Kind, PackName, Result, SessionId};
 
+use crate::shelf::Wish;
+
 /// The kind of a frame that answers.
 pub const ANSWER: u8 = 128;
 /// The kind of a frame that refuses.
@@ -36,8 +38,8 @@ pub enum Question {
     Drop { item: Item },
     /// Read all of this where it lies: how long is it, if every byte is what it should be?
     Inspect { item: Item },
-    /// Keep so many bytes for packs of a writer that are to come, instead of what was kept for it before: how many are there?
-    Reserve { session: SessionId, writer: u32, bytes: u64 },
+    /// Keep room for packs of a writer that are to come, if there is as much: how much is there?
+    Reserve { session: SessionId, writer: u32, wish: Wish },
     /// Who are you?
     Who,
     /// What came since?
@@ -255,10 +257,11 @@ impl Question {
                 item.encode(&mut w);
                 9
             }
-            Question::Reserve { session: id, writer, bytes } => {
+            Question::Reserve { session: id, writer, wish } => {
                 session(id, &mut w);
                 w.u32(*writer);
-                w.varint(*bytes);
+                w.varint(wish.bytes);
+                w.u8(u8::from(wish.of_shards) | u8::from(wish.at_least) << 1);
                 10
             }
             Question::Tail { boot, number } => {
@@ -350,7 +353,11 @@ impl Question {
             7 => Question::Who,
             8 => Question::Drop { item: Item::decode(r)? },
             9 => Question::Inspect { item: Item::decode(r)? },
-            10 => Question::Reserve { session: session(r)?, writer: r.u32()?, bytes: r.varint()? },
+            10 => {
+                let (session, writer, bytes, flags) = (session(r)?, r.u32()?, r.varint()?, r.u8()?);
+                let wish = Wish { bytes, of_shards: flags & 1 != 0, at_least: flags & 2 != 0 };
+                Question::Reserve { session, writer, wish }
+            }
             16 => Question::Tail { boot: r.u64()?, number: r.varint()? },
             17 => {
                 let (boot, number, flags) = (r.u64()?, r.varint()?, r.u8()?);
@@ -412,7 +419,11 @@ mod tests {
             Question::Length { epoch: 9, item: name.into() },
             Question::Drop { item: Item::shard(name, 0) },
             Question::Inspect { item: Item::shard(name, 1) },
-            Question::Reserve { session: name.session, writer: 9, bytes: 1 << 33 },
+            Question::Reserve {
+                session: name.session,
+                writer: 9,
+                wish: Wish { bytes: 1 << 33, of_shards: true, at_least: false },
+            },
             Question::Read { item: name.into(), offset: 1 << 40, len: 0 },
             Question::List { after: None },
             Question::List { after: Some(Item::shard(name, 5)) },

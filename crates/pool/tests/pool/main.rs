@@ -113,14 +113,15 @@ impl Pool {
     }
 }
 
-/// Two who save at once into a pool that has room for one: whoever said first what comes finds it kept, the other one hears so with his first pack.
+/// Two who save at once into a pool that has room for one: whoever said first what comes finds it kept, the other one hears so with his first pack that does
+/// not fit.
 #[test]
 fn room_is_kept_for_whoever_said_first_what_comes() {
     let pool = Pool::found(1);
     const LEN: u64 = 4 << 20;
     // Not the same for each: where one has too little, others keep more.
     let lend = |id: u64, len: u64| pool.join(id, Arc::new(LentMemory::new(len)), &format!("host{id}"));
-    let benefactors = [lend(1, 5 * LEN), lend(2, 8 * LEN), lend(3, 11 * LEN)];
+    let benefactors = [lend(1, 5 * LEN), lend(2, 8 * LEN), lend(3, 12 * LEN)];
     let named = |session: u64, number: u32| PackName { session: SessionId(session), writer: 1, number };
     let expected = |session: u64, count: u32| (0..count).map(move |number| (named(session, number), LEN));
     let (first, second) = (pool.store(), pool.store());
@@ -131,17 +132,20 @@ fn room_is_kept_for_whoever_said_first_what_comes() {
     second.expect(SessionId(2), 1, &expected(2, 10).collect::<Vec<_>>());
     assert_eq!(kept(), 20 * LEN);
     let bytes = vec![7; LEN as usize];
-    (0..4).for_each(|number| second.put(named(2, number), &[&bytes]).expect("there is more than is kept"));
-    let refused = second.put(named(2, 4), &[&bytes]).unwrap_err();
+    (0..5).for_each(|number| second.put(named(2, number), &[&bytes]).expect("there is more than is kept"));
+    let refused = second.put(named(2, 5), &[&bytes]).unwrap_err();
     assert!(refused.kind() == Kind::Full && refused.to_string().contains("kept for others"), "{refused}");
     // Somebody who says nothing of what comes finds it full, too.
     assert_eq!(pool.store().put(named(3, 0), &[&bytes]).unwrap_err().kind(), Kind::Full);
     (0..18).for_each(|number| first.put(named(1, number), &[&bytes]).expect("it is kept"));
     assert_eq!(kept(), 2 * LEN);
+    // What is kept stays where more is not to be had.
+    first.expect(SessionId(1), 1, &expected(1, 40).collect::<Vec<_>>());
+    assert_eq!(kept(), 2 * LEN);
     first.expect(SessionId(1), 1, &[]);
     assert_eq!(kept(), 0);
     // It refused the other one a moment ago, and is asked all the same when nobody else has room.
-    (4..6).for_each(|number| second.put(named(2, number), &[&bytes]).expect("it was given back"));
+    (5..7).for_each(|number| second.put(named(2, number), &[&bytes]).expect("it was given back"));
 }
 
 /// Shards need room at each of those who will have one.

@@ -47,8 +47,8 @@ impl Shelf for Liar {
         self.memory.remove(items)
     }
 
-    fn keep_room(&self, writer: stdchk_pool::WriterId, bytes: u64) -> u64 {
-        self.memory.keep_room(writer, bytes)
+    fn keep_room(&self, writer: stdchk_pool::WriterId, wish: stdchk_pool::Wish) -> u64 {
+        self.memory.keep_room(writer, wish)
     }
 
     fn usage(&self) -> Usage {
