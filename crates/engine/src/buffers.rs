@@ -27,7 +27,7 @@ struct Supply {
 /// Memory that is not in use, the oldest first.
 #[derive(Default)]
 struct Spare {
-    pieces: VecDeque<Vec<u8>>,
+    pieces: VecDeque<Memory>,
     bytes: usize,
 }
 
@@ -37,33 +37,33 @@ const SPARE_PIECES: usize = 128;
 const SPARE_PART: usize = 4;
 
 impl Spare {
-    /// Memory for so many bytes that is not much larger; none if there is no such piece.
-    fn take(&mut self, len: usize) -> Vec<u8> {
-        let fits = |piece: &Vec<u8>| (len..=len * 2).contains(&piece.capacity());
-        let found = self.pieces.iter().rposition(fits).and_then(|at| self.pieces.remove(at));
-        let mut piece = found.unwrap_or_default();
-        self.bytes -= piece.capacity();
-        piece.clear();
-        piece
+    /// Memory for so many bytes that is not much larger, if there is such a piece.
+    fn take(&mut self, len: usize) -> Option<Memory> {
+        let fits = |piece: &Memory| (len..=len * 2).contains(&piece.len());
+        let piece = self.pieces.iter().rposition(fits).and_then(|at| self.pieces.remove(at))?;
+        self.bytes -= piece.len();
+        Some(piece)
     }
 
     /// Keeps a piece, rather than the oldest ones.
-    fn keep(&mut self, piece: Vec<u8>, most: usize) {
-        if piece.capacity() == 0 || piece.capacity() > most {
+    fn keep(&mut self, piece: Memory, most: usize) {
+        if piece.len() == 0 || piece.len() > most {
             return;
         }
-        self.bytes += piece.capacity();
+        self.bytes += piece.len();
         self.pieces.push_back(piece);
         while (self.bytes > most || self.pieces.len() > SPARE_PIECES)
             && let Some(oldest) = self.pieces.pop_front()
         {
-            self.bytes -= oldest.capacity();
+            self.bytes -= oldest.len();
         }
     }
 }
 
 /// A buffer of which no more is needed is not worth a mapping.
 const SMALL: usize = 256 << 10;
+/// Loose buffers are of a multiple of so many bytes, so that others fit into their memory later.
+const LOOSE_STEP: usize = 64 << 10;
 
 /// Memory of a buffer. Large ones are mapped all at once: getting their pages one by one, as they are touched, takes several
 /// times as long, above all on a virtual machine.
@@ -73,6 +73,13 @@ enum Memory {
 }
 
 impl Memory {
+    /// So many bytes, zeros.
+    fn of(len: usize) -> Memory {
+        let mut memory = Memory::Small(Vec::new());
+        memory.grow(len, len);
+        memory
+    }
+
     fn len(&self) -> usize {
         self.bytes().len()
     }
@@ -163,9 +170,10 @@ impl Buffer {
 
     /// The same bytes, and room for few more, in a loose buffer: one that nobody waits for.
     pub fn loosen(self) -> Buffer {
-        let mut bytes = locked(&self.supply.spare).take(self.len);
-        bytes.extend_from_slice(&self);
-        Buffer { memory: Memory::Small(bytes), len: self.len, loose: true, supply: self.supply.clone() }
+        let spare = locked(&self.supply.spare).take(self.len);
+        let mut memory = spare.unwrap_or_else(|| Memory::of(self.len.next_multiple_of(LOOSE_STEP)));
+        memory.bytes_mut()[..self.len].copy_from_slice(&self);
+        Buffer { memory, len: self.len, loose: true, supply: self.supply.clone() }
     }
 
     /// Whether nobody waits for it.
@@ -189,15 +197,12 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        match std::mem::replace(&mut self.memory, Memory::Small(Vec::new())) {
-            Memory::Small(bytes) if self.loose => {
-                locked(&self.supply.spare).keep(bytes, self.supply.total / SPARE_PART)
-            }
-            memory => {
-                locked(&self.supply.free).push(memory);
-                self.supply.given_back.notify_one();
-            }
+        let memory = std::mem::replace(&mut self.memory, Memory::Small(Vec::new()));
+        if self.loose {
+            return locked(&self.supply.spare).keep(memory, self.supply.total / SPARE_PART);
         }
+        locked(&self.supply.free).push(memory);
+        self.supply.given_back.notify_one();
     }
 }
 

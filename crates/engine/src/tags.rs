@@ -1,7 +1,7 @@
 //! Files of tags: those of one member each, named after its blob, and never more than a help.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, BufWriter, ErrorKind, Read, Write};
+use std::io::{self, BufWriter, ErrorKind, Read, Seek, Write};
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -16,11 +16,12 @@ use stdchk_tag::{SECRET_BYTES, Tag, Tagger};
 
 use crate::session::random_u64;
 
-const MAGIC: &[u8; 8] = b"stdchkT3";
+const MAGIC: &[u8; 8] = b"stdchkT4";
+const TAG_BYTES: usize = 16;
 /// A place in a leaf, a length, and a tag.
-const RECORD_BYTES: usize = 4 + 2 + 16;
-/// What is said of a leaf: how many records it has, and their seal.
-const LEAF_BYTES: usize = 4 + SEAL_BYTES;
+const RECORD_BYTES: usize = 4 + 2 + TAG_BYTES;
+/// What is said of a leaf: how many tags it has, of how many bytes each if they lie side by side from its beginning on, and their seal.
+const LEAF_BYTES: usize = 4 + 2 + SEAL_BYTES;
 const SEAL_BYTES: usize = 16;
 /// The seal of all that, how many leaves there are, and the magic.
 const END_BYTES: usize = SEAL_BYTES + 16;
@@ -33,6 +34,8 @@ const RECORDS_MAX: u32 = 1 << 20;
 const LASTING: Duration = Duration::from_secs(30 * 24 * 3600);
 const BEGUN: Duration = Duration::from_secs(24 * 3600);
 const BEGUN_SUFFIX: &str = ".new";
+/// A file whose tags are of no use any more. The next one is written in its place: memory that has to be found for a new one takes longer than writing.
+const SPARE: &str = "spare";
 
 /// The tags of one user on one machine.
 pub struct TagCache {
@@ -84,8 +87,8 @@ impl TagCache {
     /// Begins to write those of another blob, which takes the place of its parent.
     pub fn begin(self: Arc<Self>, leaf_shift: u8, parent: Option<&Blob>) -> TagWriter {
         let replaced = parent.map(|parent| self.folder.join(name_of(parent)));
-        let (leaves, records, first) = (Vec::new(), Vec::new(), Vec::new());
-        TagWriter { cache: self, replaced, leaf_shift, leaves, records, first, file: None, is_lost: false }
+        let (leaves, tags, first) = (Vec::new(), Vec::new(), (Vec::new(), 0));
+        TagWriter { cache: self, replaced, leaf_shift, leaves, tags, first, file: None, is_lost: false }
     }
 
     /// Removes what is too old, once for each process. What else may lie there is not touched.
@@ -107,6 +110,9 @@ impl TagCache {
 
 /// How long a file of ours is kept.
 fn lasting(name: &str) -> Option<Duration> {
+    if name == SPARE {
+        return Some(BEGUN);
+    }
     let (digits, lasts) = match name.strip_suffix(BEGUN_SUFFIX) {
         Some(begun) => (begun, BEGUN),
         None => (name, LASTING),
@@ -144,10 +150,34 @@ struct Aside {
 
 impl Aside {
     fn create(folder: &Path) -> io::Result<Aside> {
-        let random = random_u64().map_err(io::Error::other)?;
-        let path = folder.join(format!("{random:016x}{BEGUN_SUFFIX}"));
+        let path = Aside::path_in(folder)?;
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        Ok(Aside { path, file: BufWriter::with_capacity(256 << 10, file) })
+        Ok(Aside::of(path, file))
+    }
+
+    /// In the place of the spare file, if there is one: what it has is written over. Whoever still reads it finds that its seals are wrong.
+    fn again(folder: &Path) -> io::Result<Aside> {
+        let path = Aside::path_in(folder)?;
+        if fs::rename(folder.join(SPARE), &path).is_err() {
+            return Aside::create(folder);
+        }
+        let file = OpenOptions::new().write(true).open(&path)?;
+        Ok(Aside::of(path, file))
+    }
+
+    fn path_in(folder: &Path) -> io::Result<PathBuf> {
+        let random = random_u64().map_err(io::Error::other)?;
+        Ok(folder.join(format!("{random:016x}{BEGUN_SUFFIX}")))
+    }
+
+    fn of(path: PathBuf, file: File) -> Aside {
+        Aside { path, file: BufWriter::with_capacity(256 << 10, file) }
+    }
+
+    /// All was written: what lay behind it goes.
+    fn end(&mut self) -> io::Result<()> {
+        let len = self.file.stream_position()?;
+        self.file.get_ref().set_len(len)
     }
 }
 
@@ -220,10 +250,57 @@ pub struct Tags {
 
 /// Where those of a leaf lie.
 struct LeafTags {
-    /// Records before them.
+    /// Bytes before them.
     before: u64,
     count: u32,
+    /// Bytes of each page, if they lie side by side from the beginning of the leaf on; else 0.
+    each: u16,
     seal: [u8; SEAL_BYTES],
+}
+
+impl LeafTags {
+    fn decode(said: &[u8; LEAF_BYTES], before: u64) -> LeafTags {
+        let (count, rest) = said.split_first_chunk::<4>().expect("22 bytes");
+        let (each, seal) = rest.split_first_chunk::<2>().expect("18 bytes");
+        let (count, each) = (u32::from_le_bytes(*count), u16::from_le_bytes(*each));
+        LeafTags { before, count, each, seal: seal.try_into().expect("16 bytes") }
+    }
+
+    fn encode(&self) -> [u8; LEAF_BYTES] {
+        let mut said = [0; LEAF_BYTES];
+        said[..4].copy_from_slice(&self.count.to_le_bytes());
+        said[4..6].copy_from_slice(&self.each.to_le_bytes());
+        said[6..].copy_from_slice(&self.seal);
+        said
+    }
+
+    fn bytes(&self) -> u64 {
+        let each = if self.each > 0 { TAG_BYTES } else { RECORD_BYTES };
+        u64::from(self.count) * each as u64
+    }
+
+    /// The tags that were read, of a leaf that begins at `start`.
+    fn tags(&self, start: u64, bytes: &[u8], tags: &mut Vec<Tagged>) {
+        let mut push = |at: u64, len: u16, tag: &[u8; TAG_BYTES]| {
+            let tag = Tag::from_bytes(*tag);
+            tags.extend(tag.map(|tag| Tagged { at: start + at, len: u32::from(len), tag }));
+        };
+        if self.each > 0 {
+            for (index, tag) in bytes.as_chunks().0.iter().enumerate() {
+                push(index as u64 * u64::from(self.each), self.each, tag);
+            }
+            return;
+        }
+        for record in bytes.as_chunks::<RECORD_BYTES>().0 {
+            let (at, rest) = record.split_first_chunk::<4>().expect("22 bytes");
+            let (len, tag) = rest.split_first_chunk::<2>().expect("18 bytes");
+            push(
+                u64::from(u32::from_le_bytes(*at)),
+                u16::from_le_bytes(*len),
+                tag.try_into().expect("16 bytes"),
+            );
+        }
+    }
 }
 
 impl Tags {
@@ -241,16 +318,13 @@ impl Tags {
             return Err(wrong());
         }
         let mut before = 0;
-        let mut leaf = |said: &[u8; LEAF_BYTES]| {
-            let (count, seal) = said.split_first_chunk::<4>().expect("20 bytes");
-            let count = u32::from_le_bytes(*count);
-            let leaf = LeafTags { before, count, seal: seal.try_into().expect("16 bytes") };
-            before += u64::from(count);
+        let mut leaf = |said| {
+            let leaf = LeafTags::decode(said, before);
+            before += leaf.bytes();
             leaf
         };
         let leaves: Vec<LeafTags> = said.as_chunks().0.iter().map(&mut leaf).collect();
-        let is_whole = before.checked_mul(RECORD_BYTES as u64) == Some(tail_at);
-        if !is_whole || leaves.iter().any(|leaf| leaf.count > RECORDS_MAX) {
+        if before != tail_at || leaves.iter().any(|leaf| leaf.count > RECORDS_MAX) {
             return Err(wrong());
         }
         Ok(Tags { file, leaf_shift: blob.leaf_shift, sealer, leaves })
@@ -274,22 +348,34 @@ impl Tags {
             let Some(leaf) = usize::try_from(number).ok().and_then(|leaf| self.leaves.get(leaf)) else {
                 break;
             };
-            let mut bytes = vec![0; leaf.count as usize * RECORD_BYTES];
-            self.file.read_exact_at(&mut bytes, leaf.before * RECORD_BYTES as u64)?;
+            let mut bytes = vec![0; leaf.bytes() as usize];
+            self.file.read_exact_at(&mut bytes, leaf.before)?;
             if self.sealer.of_leaf(number, &bytes) != leaf.seal {
                 return Err(io::Error::new(ErrorKind::InvalidData, "tags are not what was written"));
             }
-            for record in bytes.as_chunks::<RECORD_BYTES>().0 {
-                let (at, rest) = record.split_first_chunk::<4>().expect("22 bytes");
-                let (len, tag) = rest.split_first_chunk::<2>().expect("18 bytes");
-                let at = (number << self.leaf_shift) + u64::from(u32::from_le_bytes(*at));
-                let len = u32::from(u16::from_le_bytes(*len));
-                let tag = Tag::from_bytes(tag.try_into().expect("16 bytes"));
-                tags.extend(tag.map(|tag| Tagged { at, len, tag }));
-            }
+            tags.reserve(leaf.count as usize);
+            leaf.tags(number << self.leaf_shift, &bytes, &mut tags);
         }
         Ok(tags)
     }
+}
+
+/// Tags of a leaf that begins at `start` as they are written, and how many bytes each page has if they lie side by side from there on.
+fn encoded(tags: &[Tagged], start: u64) -> (u16, Vec<u8>) {
+    let each = tags.first().map_or(0, |tagged| tagged.len);
+    let lies_there = |(index, tagged): (usize, &Tagged)| {
+        tagged.len == each && tagged.at - start == index as u64 * u64::from(each)
+    };
+    if tags.iter().enumerate().all(lies_there) {
+        return (each as u16, tags.iter().flat_map(|tagged| tagged.tag.to_bytes()).collect());
+    }
+    let mut bytes = Vec::with_capacity(tags.len() * RECORD_BYTES);
+    for tagged in tags {
+        bytes.extend_from_slice(&((tagged.at - start) as u32).to_le_bytes());
+        bytes.extend_from_slice(&(tagged.len as u16).to_le_bytes());
+        bytes.extend_from_slice(&tagged.tag.to_bytes());
+    }
+    (0, bytes)
 }
 
 /// How a file of tags ends: a seal over what is said of its leaves, for this blob only.
@@ -306,10 +392,10 @@ pub struct TagWriter {
     leaf_shift: u8,
     /// What is said of the leaves before.
     leaves: Vec<[u8; LEAF_BYTES]>,
-    /// The records of the leaf that is written.
-    records: Vec<u8>,
-    /// All records, before it is worth a file.
-    first: Vec<u8>,
+    /// The tags of the leaf that is written.
+    tags: Vec<Tagged>,
+    /// All that is written so far, and how many tags that are, before it is worth a file.
+    first: (Vec<u8>, usize),
     file: Option<Aside>,
     /// Something could not be written.
     is_lost: bool,
@@ -318,8 +404,7 @@ pub struct TagWriter {
 impl TagWriter {
     /// Adds a tag of bytes that lie behind those before.
     pub fn add(&mut self, tagged: Tagged) {
-        let Tagged { at, len, tag } = tagged;
-        let leaf = at >> self.leaf_shift;
+        let leaf = tagged.at >> self.leaf_shift;
         if leaf >= LEAVES_MAX {
             (self.file, self.is_lost) = (None, true);
         }
@@ -327,35 +412,36 @@ impl TagWriter {
             return;
         }
         self.end_leaves(leaf);
-        let within = (at & ((1 << self.leaf_shift) - 1)) as u32;
-        self.records.extend_from_slice(&within.to_le_bytes());
-        self.records.extend_from_slice(&(len as u16).to_le_bytes());
-        self.records.extend_from_slice(&tag.to_bytes());
+        self.tags.push(tagged);
     }
 
     /// Ends all leaves before this one.
     fn end_leaves(&mut self, leaf: u64) {
         while (self.leaves.len() as u64) < leaf {
-            let records = std::mem::take(&mut self.records);
-            let mut said = [0; LEAF_BYTES];
-            said[..4].copy_from_slice(&((records.len() / RECORD_BYTES) as u32).to_le_bytes());
-            said[4..].copy_from_slice(&self.cache.sealer.of_leaf(self.leaves.len() as u64, &records));
-            self.leaves.push(said);
-            self.write(&records);
+            let number = self.leaves.len() as u64;
+            let (each, bytes) = encoded(&self.tags, number << self.leaf_shift);
+            let seal = self.cache.sealer.of_leaf(number, &bytes);
+            let count = self.tags.len();
+            self.leaves.push(LeafTags { before: 0, count: count as u32, each, seal }.encode());
+            self.tags.clear();
+            self.write(&bytes, count);
         }
     }
 
-    fn write(&mut self, bytes: &[u8]) {
+    /// Writes what `count` tags are.
+    fn write(&mut self, bytes: &[u8], count: usize) {
         match &mut self.file {
             None => {
-                self.first.extend_from_slice(bytes);
-                if self.first.len() >= RECORDS_MIN * RECORD_BYTES {
-                    let begun = Aside::create(&self.cache.folder).and_then(|mut aside| {
-                        aside.file.write_all(&self.first)?;
+                let (first, first_count) = &mut self.first;
+                first.extend_from_slice(bytes);
+                *first_count += count;
+                if *first_count >= RECORDS_MIN {
+                    let (first, _) = std::mem::take(&mut self.first);
+                    let begun = Aside::again(&self.cache.folder).and_then(|mut aside| {
+                        aside.file.write_all(&first)?;
                         Ok(aside)
                     });
                     self.file = self.noted(begun);
-                    self.first = Vec::new();
                 }
             }
             Some(aside) => {
@@ -386,7 +472,7 @@ impl TagWriter {
             return;
         }
         if let Some(replaced) = self.replaced.take_if(|replaced| *replaced != path) {
-            let _ = fs::remove_file(replaced);
+            let _ = fs::rename(replaced, self.cache.folder.join(SPARE));
         }
         let tidied = self.cache.tidy();
         self.noted(tidied);
@@ -396,7 +482,7 @@ impl TagWriter {
         let said = self.leaves.as_flattened();
         aside.file.write_all(said)?;
         aside.file.write_all(&end_of(self.cache.sealer, blob, self.leaves.len() as u64, said))?;
-        aside.file.flush()?;
+        aside.end()?;
         fs::rename(&aside.path, path)
     }
 }

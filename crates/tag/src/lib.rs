@@ -83,7 +83,9 @@ impl Tagger {
         let words = [a as u64, (a >> 64) as u64, b as u64, (b >> 64) as u64, chunk.len() as u64];
         let folded =
             words.iter().zip(&self.words).fold(0, |sum, (&word, &key)| add(sum, multiply(word, key)));
-        Some(Tag(NonZeroU128::new(folded % PRIME).unwrap_or(NonZeroU128::MIN)))
+        // The prime is 0, too.
+        let folded = if folded == PRIME { 0 } else { folded };
+        Some(Tag(NonZeroU128::new(folded).unwrap_or(NonZeroU128::MIN)))
     }
 }
 

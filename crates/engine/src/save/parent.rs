@@ -89,6 +89,51 @@ pub struct Place {
     pub what: Expected,
 }
 
+/// Bytes of chunks that lie side by side in one run.
+#[derive(Clone, Copy)]
+struct Strip {
+    /// Where they begin in the parent.
+    at: u64,
+    len: u64,
+    /// Index into [`Theirs::opens`].
+    slot: u32,
+    run: usize,
+    /// The first chunk.
+    from: u32,
+    /// Bytes of it before them.
+    skip: u32,
+}
+
+/// Bytes that may be referred to: cut into chunks only where a tag asks for it, since mostly those of whole chunks are all there are.
+#[derive(Default)]
+pub struct Sound {
+    strips: Vec<Strip>,
+    spans: Option<Vec<Span>>,
+}
+
+impl Sound {
+    fn spans(&mut self, opens: &[Arc<OpenPack>]) -> &[Span] {
+        let strips = &self.strips;
+        self.spans.get_or_insert_with(|| strips.iter().flat_map(|strip| strip.spans(opens)).collect())
+    }
+}
+
+impl Strip {
+    fn spans(self, opens: &[Arc<OpenPack>]) -> impl Iterator<Item = Span> {
+        let Strip { mut at, mut len, slot, run, mut from, mut skip } = self;
+        let run = &opens[slot as usize].footer.runs()[run];
+        std::iter::from_fn(move || {
+            if len == 0 {
+                return None;
+            }
+            let part = u64::from(run.chunk_len(from) - skip).min(len);
+            let span = Span { at, len: part as u32, slot, chunk: from, skip };
+            (at, len, from, skip) = (at + part, len - part, from + 1, 0);
+            Some(span)
+        })
+    }
+}
+
 /// Of so many spans a cell may be: what is more scattered is stored anew.
 const SPANS_MAX: usize = 3;
 
@@ -103,7 +148,7 @@ pub struct Theirs {
     /// Those of cells.
     pub spans: Vec<Span>,
     /// All bytes that may be referred to, in order.
-    pub sound: Vec<Span>,
+    pub sound: Sound,
     /// The leaf that was read whole: hash, pack, chunk.
     pub node: Option<(Hash, PackRef, u32)>,
 }
@@ -161,7 +206,7 @@ impl Theirs {
     pub fn know(&mut self, tags: Vec<Tagged>) {
         let mut next = 0;
         for tagged in tags {
-            next += self.chunks[next..].partition_point(|chunk| chunk.at < tagged.at);
+            next += self.chunks[next..].iter().take_while(|chunk| chunk.at < tagged.at).count();
             match self.chunks.get_mut(next) {
                 Some(chunk) if (chunk.at, chunk.len) == (tagged.at, tagged.len) => {
                     chunk.tag = Some(tagged.tag)
@@ -174,8 +219,9 @@ impl Theirs {
     fn know_cell(&mut self, Tagged { at, len, tag }: Tagged) {
         let first = self.spans.len();
         let (mut from, end) = (at, at + u64::from(len));
-        let after = self.sound.partition_point(|span| span.end() <= at);
-        for span in &self.sound[after..] {
+        let sound = self.sound.spans(&self.opens);
+        let after = sound.partition_point(|span| span.end() <= at);
+        for span in &sound[after..] {
             if span.at > from || from == end {
                 break;
             }
@@ -285,12 +331,20 @@ impl Gathered<'_> {
                     *self.states.entry((slot, span.run)).or_insert_with(|| vault.base_state(&span.open, run))
                 }
             };
+            let some_damaged = vault.any_damaged(span.open.pack.name, span.from, span.to);
+            let is_damaged = |chunk| some_damaged && vault.is_damaged(span.open.pack.name, chunk);
+            let strip = Strip { at, len: span.len, slot, run: span.run, from: span.from, skip: span.skip };
+            if state == BaseState::Sound && !some_damaged {
+                self.theirs.sound.strips.push(strip);
+            }
+            self.theirs.chunks.reserve((span.to - span.from) as usize);
             let (mut skip, mut left) = (span.skip, span.len);
             for chunk in span.from..span.to {
                 let len = run.chunk_len(chunk);
                 let part = u64::from(len - skip).min(left) as u32;
-                if state == BaseState::Sound && !vault.is_damaged(span.open.pack.name, chunk) {
-                    self.theirs.sound.push(Span { at, len: part, slot, chunk, skip });
+                if some_damaged && state == BaseState::Sound && !is_damaged(chunk) {
+                    let one = Strip { at, len: u64::from(part), from: chunk, skip, ..strip };
+                    self.theirs.sound.strips.push(one);
                 }
                 let begins = match self.begun.take() {
                     Some((begins, of, which, bytes))
@@ -303,7 +357,7 @@ impl Gathered<'_> {
                 if let Some(begins) = begins {
                     if skip + part < len {
                         self.begun = Some((begins, slot, chunk, skip + part));
-                    } else if !vault.is_damaged(span.open.pack.name, chunk) && state != BaseState::Damaged {
+                    } else if !is_damaged(chunk) && state != BaseState::Damaged {
                         let hash = span.open.footer.hashes()[chunk as usize];
                         let shared = state == BaseState::Sound;
                         let tag = None;

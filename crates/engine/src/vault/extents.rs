@@ -78,11 +78,7 @@ impl Vault {
             let run = &open.footer.runs()[run_index];
             let end = run.end_chunk().min(from.saturating_add(count));
             let wanted = u64::from(skip) + left;
-            let (mut to, mut bytes) = (from, 0u64);
-            while to < end && bytes < wanted {
-                bytes += u64::from(run.chunk_len(to));
-                to += 1;
-            }
+            let (to, bytes) = run.chunks_for(from, end, wanted);
             if skip >= run.chunk_len(from) || bytes == 0 {
                 let text = format!("an extent of pack {} skips more than its first chunk", extent.pack);
                 return Err(Error::corrupt(text));

@@ -108,10 +108,8 @@ fn decode_footer(bytes: &[u8]) -> Result<Footer> {
     if reader.remaining() != first_chunk as usize * 32 {
         return Err(reader.corrupt("the number of hashes is not the number of chunks"));
     }
-    let mut hashes = Vec::with_capacity(first_chunk as usize);
-    for _ in 0..first_chunk {
-        hashes.push(Hash(reader.array()?));
-    }
+    let (hashes, _) = reader.raw(reader.remaining())?.as_chunks();
+    let hashes = hashes.iter().copied().map(Hash).collect();
     Ok(Footer { bases, runs, hashes })
 }
 

@@ -79,6 +79,19 @@ impl Run {
         }
     }
 
+    /// Of chunks `from..end` those that it takes to have `wanted` bytes, or all: one past the last, and how many bytes they have.
+    pub fn chunks_for(&self, from: u32, end: u32, wanted: u64) -> (u32, u64) {
+        let start = self.chunk_start(from);
+        let bytes_to = |last: u32| u64::from(self.chunk_start(last) + self.chunk_len(last) - start);
+        let (mut low, mut high) = (from, end);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if bytes_to(middle) < wanted { low = middle + 1 } else { high = middle }
+        }
+        let to = (low + 1).min(end);
+        (to, if to > from { bytes_to(to - 1) } else { 0 })
+    }
+
     /// One past its last chunk.
     pub fn end_chunk(&self) -> u32 {
         self.first_chunk + self.chunk_count
