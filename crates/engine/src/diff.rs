@@ -37,10 +37,11 @@ fn stretches(vault: &Vault, roots: &Roots, pieces: &[Piece]) -> Result<Vec<(u64,
 fn chunks(vault: &Vault, roots: &Roots, extent: &Extent, out: &mut Vec<(u64, Token)>) -> Result<()> {
     vault.spans(roots, extent, |span| {
         let run = &span.open.footer.runs()[span.run];
+        let hashes = vault.hashes(&span.open)?;
         let (mut skip, mut left) = (span.skip, span.len);
         for chunk in span.from..span.to {
             let len = u64::from(run.chunk_len(chunk) - skip).min(left);
-            out.push((len, Token::Chunk(span.open.footer.hashes()[chunk as usize], skip)));
+            out.push((len, Token::Chunk(hashes[chunk as usize], skip)));
             left -= len;
             skip = 0;
         }

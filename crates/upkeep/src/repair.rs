@@ -78,8 +78,9 @@ fn find_copies(ground: &Ground, vault: &Vault, damage: &DamageMap) -> Result<Has
     let mut wanted = BTreeMap::new();
     for (&name, ranges) in damage {
         let Ok(open) = vault.open_named(name) else { continue };
+        let Ok(hashes) = vault.hashes(&open) else { continue };
         for chunk in damaged_chunks(&open, ranges) {
-            wanted.insert(open.footer.hashes()[chunk as usize], ());
+            wanted.insert(hashes[chunk as usize], ());
         }
     }
     let mut copies = HashMap::new();
@@ -90,7 +91,8 @@ fn find_copies(ground: &Ground, vault: &Vault, damage: &DamageMap) -> Result<Has
     ground.store.list(&mut |name, _| names.push(name))?;
     for name in names {
         let Ok(open) = vault.open_named(name) else { continue };
-        for (chunk, hash) in open.footer.hashes().iter().enumerate() {
+        let Ok(hashes) = vault.hashes(&open) else { continue };
+        for (chunk, hash) in hashes.iter().enumerate() {
             let chunk = chunk as u32;
             let bad =
                 damage.get(&name).is_some_and(|r| r.iter().any(|&(from, to)| (from..to).contains(&chunk)));
@@ -167,9 +169,10 @@ fn run_again(
     if run.stored_hash.is_some_and(|hash| Domain::StoredRun.hash(stored).half() == hash) {
         return Ok(Some(stored.to_vec()));
     }
+    let Ok(hashes) = vault.hashes(open) else { return Ok(None) };
     let mut raw = Vec::with_capacity(run.raw_len as usize);
     for chunk in run.first_chunk..run.end_chunk() {
-        let hash = open.footer.hashes()[chunk as usize];
+        let hash = hashes[chunk as usize];
         let at = raw.len();
         if run.coding.is_none() {
             let here = &stored[at..at + run.chunk_len(chunk) as usize];

@@ -75,10 +75,13 @@ fn coded(codec: u8, body: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// A footer in a pack whose root fits it, so that the decoder behind the root is reached.
+/// A footer, behind where its hashes begin and how many there are, in a pack whose root fits it, so that the decoder behind the root is reached.
 fn footer(body: &[u8]) {
     let name = PackName { session: SessionId(1), writer: 2, number: 3 };
-    let mut end = FooterBuilder::reseal(name, body);
+    let Some((offset, rest)) = body.split_first_chunk::<4>() else { return };
+    let Some((hashes, rest)) = rest.split_first_chunk::<4>() else { return };
+    let (offset, hashes) = (u32::from_le_bytes(*offset), u32::from_le_bytes(*hashes));
+    let mut end = FooterBuilder::reseal(name, u64::from(offset), hashes, rest);
     if let Ok((_, footer)) = pack::open_footer_unreferenced(name, end.1, &end.0) {
         for run in footer.runs() {
             let chunks = run.first_chunk..run.end_chunk();

@@ -8,7 +8,8 @@ use stdchk_catalog::{Op, Record, State};
 use stdchk_kit::hostile::{DECODERS, decode_anything, sealed_frames, unsealed_frames};
 use stdchk_kit::{Random, SimFs, generate};
 use stdchk_object::envelope::OVERHEAD;
-use stdchk_object::pack::TRAILER_BYTES;
+use stdchk_object::PackName;
+use stdchk_object::pack::{FooterBuilder, TRAILER_BYTES, Trailer};
 
 /// Inputs that decode, one or more for each decoder.
 fn seeds() -> Vec<Vec<u8>> {
@@ -70,11 +71,27 @@ fn frames_are_sealed_as_an_export_seals_them() {
     assert_eq!(sealed_frames(&unsealed_frames(&export)), export);
 }
 
-/// What lies between the runs and the trailer of a pack.
+/// Where the hashes of a pack begin, how many bytes they are, and its footer.
 fn footer_of(pack: &[u8]) -> Vec<u8> {
     let end = pack.len() - TRAILER_BYTES;
-    let offset = u64::from_le_bytes(*pack[end + 32..].first_chunk().expect("a trailer"));
-    pack[offset as usize..end].to_vec()
+    let name = pack[16..32].first_chunk().expect("a header");
+    let trailer = Trailer::decode(PackName::from_bytes(*name), pack.len() as u64, &pack[end..]).expect("a pack");
+    let footer = &pack[end - trailer.footer_len as usize..end];
+    let offset = trailer.hashes_offset as u32;
+    [&offset.to_le_bytes()[..], &trailer.hashes_len.to_le_bytes(), footer].concat()
+}
+
+/// What the fuzzer makes of a real footer must be read, or nothing behind the root is fuzzed.
+#[test]
+fn footers_are_sealed_as_packs_seal_them() {
+    for pack in packs() {
+        let body = footer_of(&pack);
+        let (offset, hashes) = (body[..4].first_chunk().unwrap(), body[4..8].first_chunk().unwrap());
+        let (offset, hashes) = (u32::from_le_bytes(*offset), u32::from_le_bytes(*hashes));
+        let name = PackName::from_bytes(*pack[16..32].first_chunk().expect("a header"));
+        let (end, length) = FooterBuilder::reseal(name, u64::from(offset), hashes, &body[8..]);
+        assert!(pack.ends_with(&end) && length == pack.len() as u64);
+    }
 }
 
 /// Real packs, one of them with deltas; their ends hold nodes, pages, parts and manifests.

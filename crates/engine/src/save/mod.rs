@@ -222,8 +222,9 @@ impl PartWriter {
         }
         let opened = pack.map_or_else(|| self.vault.open_named(name), |pack| self.vault.open(pack));
         let Ok(open) = opened else { return };
+        let Ok(hashes) = self.vault.hashes(&open) else { return };
         let index = self.known.add_pack(name);
-        self.known.reserve(open.footer.hashes().len());
+        self.known.reserve(hashes.len());
         // What a delta was subtracted from is sure to stay, and to be as durable as it must, only where the parent refers to it.
         let roots = self.parent.as_ref().map(|parent| parent.roots.clone()).unwrap_or_default();
         let is_vouched = |run: &Run| {
@@ -237,8 +238,7 @@ impl PartWriter {
         for run in open.footer.runs().iter().filter(usable) {
             for chunk in run.first_chunk..run.end_chunk() {
                 if !self.vault.is_damaged(name, chunk) {
-                    let hash = &open.footer.hashes()[chunk as usize];
-                    self.known.insert(hash, run.chunk_len(chunk), Place { pack: index, chunk });
+                    self.known.insert(&hashes[chunk as usize], run.chunk_len(chunk), Place { pack: index, chunk });
                 }
             }
         }

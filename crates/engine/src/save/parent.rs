@@ -35,7 +35,8 @@ pub struct Chunk {
     pub slot: u32,
     /// The chunk in its pack.
     pub chunk: u32,
-    pub hash: Hash,
+    /// Known of those without a tag, once somebody asked for it.
+    pub hash: Option<Hash>,
     /// Whether it may be referred to, or only be subtracted.
     pub shared: bool,
     /// Its tag, where that is known.
@@ -180,8 +181,8 @@ impl Parent {
     fn leaf_node(&self, vault: &Vault, at: &LeafAt) -> Result<Option<(Hash, PackRef, u32)>> {
         let LeafAt::Node(node) = at else { return Ok(None) };
         let (open, chunk, _) = vault.resolve(&self.roots, node.pack, node.chunk)?;
-        let hash = open.footer.hash(chunk).copied();
-        Ok(hash.filter(|_| !vault.is_damaged(open.pack.name, chunk)).map(|hash| (hash, open.pack, chunk)))
+        let hash = vault.hash(&open, chunk)?;
+        Ok((!vault.is_damaged(open.pack.name, chunk)).then_some((hash, open.pack, chunk)))
     }
 }
 
@@ -214,6 +215,19 @@ impl Theirs {
                 _ => self.know_cell(tagged),
             }
         }
+    }
+
+    /// Finds out the hashes of chunks at some places that have no tag.
+    pub fn know_hashes(&mut self, vault: &Vault, places: &[Place]) -> Result<()> {
+        for place in places {
+            if let Expected::Chunk(index) = place.what
+                && let chunk = &mut self.chunks[index as usize]
+                && chunk.tag.is_none()
+            {
+                chunk.hash = Some(vault.hash(&self.opens[chunk.slot as usize], chunk.chunk)?);
+            }
+        }
+        Ok(())
     }
 
     fn know_cell(&mut self, Tagged { at, len, tag }: Tagged) {
@@ -358,9 +372,8 @@ impl Gathered<'_> {
                     if skip + part < len {
                         self.begun = Some((begins, slot, chunk, skip + part));
                     } else if !is_damaged(chunk) && state != BaseState::Damaged {
-                        let hash = span.open.footer.hashes()[chunk as usize];
                         let shared = state == BaseState::Sound;
-                        let tag = None;
+                        let (hash, tag) = (None, None);
                         self.theirs.chunks.push(Chunk { at: begins, len, slot, chunk, hash, shared, tag });
                     }
                 }

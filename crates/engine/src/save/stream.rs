@@ -166,6 +166,9 @@ impl PartWriter {
         let cache = if is_worth_it { (self.tags)() } else { None };
         let same = parent.as_ref().filter(|(_, content)| content.chunking == Chunking::Page(page));
         let tags = cache.as_ref().zip(same).and_then(|(cache, (_, content))| cache.find(&content.blob));
+        if tags.is_some() {
+            self.vault.expect_few_hashes();
+        }
         Tagging { cache, parent: tags.map(Arc::new) }
     }
 

@@ -184,8 +184,8 @@ impl Look {
         let tagger = self.tags.tagger();
         let mut shift = self.parent.as_ref().map_or(0, |parent| parent.shift);
         let len = stretch.len();
-        let mut theirs = self.theirs(vault, shift, len);
-        let planned = grid::plan(&self.places(&theirs, len), shift, self.offset, 0, len, self.page);
+        let (mut theirs, places) = self.theirs(vault, shift, len);
+        let planned = grid::plan(&places, shift, self.offset, 0, len, self.page);
         let mut cuts = Vec::with_capacity(planned.len());
         let mut tags = TagGrid::new(tagger, self.page);
         look_at(&planned, &theirs, (tagger, &mut tags), 0, &mut stretch, &mut cuts, &self.known.unchanged)?;
@@ -214,8 +214,9 @@ impl Look {
             found += 1;
             if again.shift != shift {
                 shift = again.shift;
-                theirs = self.theirs(vault, shift, len);
-                let planned = grid::plan(&self.places(&theirs, len), shift, self.offset, at, len, self.page);
+                let (moved, places) = self.theirs(vault, shift, len);
+                theirs = moved;
+                let planned = grid::plan(&places, shift, self.offset, at, len, self.page);
                 cuts.truncate(first);
                 let known = cuts.len();
                 // The tags of its pages are there already.
@@ -244,11 +245,11 @@ impl Look {
         Ok(Unit { buffer, cuts, packs, spans, tags: tags.finish(), leaf, shift, found, missed })
     }
 
-    /// What the parent has where the stretch is, moved by `shift`.
-    fn theirs(&self, vault: &Vault, shift: i64, len: usize) -> Theirs {
+    /// What the parent has where the stretch is, moved by `shift`, and where it is cut.
+    fn theirs(&self, vault: &Vault, shift: i64, len: usize) -> (Theirs, Vec<Place>) {
         let found = match &self.parent {
             _ if !self.known.others.is_empty() => Theirs::of(vault, &self.known.others),
-            None => return Theirs::default(),
+            None => return (Theirs::default(), Vec::new()),
             Some(parent) => {
                 let range = grid::range_of(parent, shift, self.offset, len as u64);
                 parent.chunks(vault, shift == 0, range.clone()).map(|mut theirs| {
@@ -257,9 +258,14 @@ impl Look {
                 })
             }
         };
-        found.unwrap_or_else(|error| {
+        let placed = found.and_then(|mut theirs| {
+            let places = self.places(&theirs, len);
+            theirs.know_hashes(vault, &places)?;
+            Ok((theirs, places))
+        });
+        placed.unwrap_or_else(|error| {
             tracing::warn!("a part of the parent cannot be read, so nothing is shared with it: {error}");
-            Theirs::default()
+            (Theirs::default(), Vec::new())
         })
     }
 
@@ -325,8 +331,9 @@ impl Look {
             if let Some(piece) = bytes[..to].get(start..start + chunk.len as usize)
                 && start >= at
                 && !is_zero(piece)
+                && let Ok(hash) = vault.hash(&theirs.opens[chunk.slot as usize], chunk.chunk)
             {
-                expected.push(chunk.hash);
+                expected.push(hash);
                 pieces.push(piece);
             }
         }
@@ -491,7 +498,7 @@ fn hash_group(pieces: Vec<&[u8]>, pending: Vec<Unhashed>, mut kept: Option<&mut 
     Domain::Data.hash_each(pieces, |hash| {
         let (index, expected, piece) = pending.next().expect("one for each piece");
         cuts[index].what = match expected {
-            Some(chunk) if chunk.hash == hash && chunk.shared => Page::Same(chunk.slot, chunk.chunk),
+            Some(chunk) if chunk.hash == Some(hash) && chunk.shared => Page::Same(chunk.slot, chunk.chunk),
             _ => {
                 if let Some(kept) = &mut kept {
                     kept.append(piece);
@@ -547,7 +554,8 @@ mod tests {
         let mut buffer = buffers.take();
         buffer.set_len(4096);
         buffer.fill(7);
-        let chunk = Chunk { at: 0, len: 4096, slot: 3, chunk: 9, hash: Hash([0; 32]), shared, tag };
+        let hash = Some(Hash([0; 32]));
+        let chunk = Chunk { at: 0, len: 4096, slot: 3, chunk: 9, hash, shared, tag };
         let theirs = Theirs { chunks: vec![chunk], ..Theirs::default() };
         let planned = [Planned { len: 4096, theirs: Some(Expected::Chunk(0)) }];
         let (mut cuts, mut tags) = (Vec::new(), TagGrid::new(Some(tagger), 4096));
@@ -581,7 +589,7 @@ mod tests {
             let now = &page(index as u8 + 1)[..lens(index)];
             let before = if is_new(index) { &page(0xfe)[..lens(index)] } else { now };
             let tag = tagger.tag(before);
-            let (at, hash) = (bytes.len() as u64, Domain::Data.hash(before));
+            let (at, hash) = (bytes.len() as u64, Some(Domain::Data.hash(before)));
             chunks.push(Chunk {
                 at,
                 len: lens(index) as u32,

@@ -38,12 +38,13 @@ impl Vault {
         };
         self.spans(roots, extent, |span| {
             let (run, mut skip, mut left) = (span.run(), span.skip, span.len);
+            let hashes = self.hashes(&span.open)?;
             for chunk in span.from..span.to {
                 let len = u64::from(run.chunk_len(chunk) - skip).min(left);
                 told.push(1);
                 told.extend(skip.to_le_bytes());
                 told.extend(len.to_le_bytes());
-                told.extend(span.open.footer.hashes()[chunk as usize].as_bytes());
+                told.extend(hashes[chunk as usize].as_bytes());
                 left -= len;
                 skip = 0;
             }

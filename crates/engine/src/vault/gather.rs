@@ -265,7 +265,7 @@ impl Vault {
                 near.iter_mut().try_for_each(|fetch| self.fetch_again(fetch))?;
             }
         }
-        bad_fetches(&fetches).into_iter().try_for_each(|bad| self.fetch_again(&mut fetches[bad]))?;
+        self.bad_fetches(&fetches)?.into_iter().try_for_each(|bad| self.fetch_again(&mut fetches[bad]))?;
         for Fetch { target, wanted, .. } in fetches {
             if let Some((skip, place)) = wanted {
                 place.copy_from_slice(&target[skip..skip + place.len()]);
@@ -309,27 +309,28 @@ impl Vault {
         }
         self.store().read_into(name, start, &mut buffers)
     }
-}
 
-/// Which ones are not what they should be. All are hashed side by side: few at a time would cost twice as much.
-fn bad_fetches(fetches: &[Fetch]) -> Vec<usize> {
-    let chunks = fetches.iter().enumerate().flat_map(|(index, fetch)| {
-        let mut rest = &*fetch.target;
-        let Chunks { span, from, to } = fetch.chunks;
-        (from..to).map(move |chunk| {
-            let (head, tail) = rest.split_at(span.run().chunk_len(chunk) as usize);
-            rest = tail;
-            (index, chunk, head)
-        })
-    });
-    let mut expected = chunks.clone();
-    let mut bad: Vec<usize> = Vec::new();
-    Domain::Data.hash_each(chunks.map(|(_, _, bytes)| bytes), |hash| {
-        let (index, chunk, _) = expected.next().expect("one for each hash");
-        let is_good = fetches[index].pack().footer.hash(chunk) == Some(&hash);
-        if !is_good && bad.last() != Some(&index) {
-            bad.push(index);
-        }
-    });
-    bad
+    /// Which ones are not what they should be. All are hashed side by side: few at a time would cost twice as much.
+    fn bad_fetches(&self, fetches: &[Fetch]) -> Result<Vec<usize>> {
+        let hashes = fetches.iter().map(|fetch| self.hashes(fetch.pack())).collect::<Result<Vec<_>>>()?;
+        let chunks = fetches.iter().enumerate().flat_map(|(index, fetch)| {
+            let mut rest = &*fetch.target;
+            let Chunks { span, from, to } = fetch.chunks;
+            (from..to).map(move |chunk| {
+                let (head, tail) = rest.split_at(span.run().chunk_len(chunk) as usize);
+                rest = tail;
+                (index, chunk, head)
+            })
+        });
+        let mut expected = chunks.clone();
+        let mut bad: Vec<usize> = Vec::new();
+        Domain::Data.hash_each(chunks.map(|(_, _, bytes)| bytes), |hash| {
+            let (index, chunk, _) = expected.next().expect("one for each hash");
+            let is_good = hashes[index].get(chunk as usize) == Some(&hash);
+            if !is_good && bad.last() != Some(&index) {
+                bad.push(index);
+            }
+        });
+        Ok(bad)
+    }
 }

@@ -34,15 +34,27 @@ impl<K: Hash + Eq + Copy, V: Clone> Lru<K, V> {
     /// Adds a value of so many bytes. One that is larger than the whole limit is kept until the next comes.
     pub fn put(&mut self, key: K, value: V, bytes: usize) {
         self.remove(&key);
+        self.make_room(bytes);
+        self.clock += 1;
+        self.by_use.insert(self.clock, key);
+        self.entries.insert(key, (value, bytes, self.clock));
+        self.bytes += bytes;
+    }
+
+    /// A value has become so many bytes larger: it is put anew, if it is still there.
+    pub fn grow(&mut self, key: K, more: usize) {
+        if let Some((value, bytes, _)) = self.entries.get(&key) {
+            let (value, bytes) = (value.clone(), bytes + more);
+            self.put(key, value, bytes);
+        }
+    }
+
+    fn make_room(&mut self, bytes: usize) {
         while self.bytes + bytes > self.limit
             && let Some((_, oldest)) = self.by_use.pop_first()
         {
             self.remove(&oldest);
         }
-        self.clock += 1;
-        self.by_use.insert(self.clock, key);
-        self.entries.insert(key, (value, bytes, self.clock));
-        self.bytes += bytes;
     }
 
     fn remove(&mut self, key: &K) {
@@ -64,6 +76,10 @@ mod tests {
         assert_eq!(lru.get(&0), Some(0));
         lru.put(3, 3, 10);
         assert_eq!((lru.get(&0), lru.get(&1), lru.get(&2), lru.get(&3)), (Some(0), None, Some(2), Some(3)));
+        lru.grow(2, 5);
+        assert_eq!((lru.get(&0), lru.get(&2), lru.get(&3)), (None, Some(2), Some(3)));
+        lru.grow(0, 5);
+        assert_eq!(lru.bytes, 25);
         lru.put(4, 4, 1000);
         assert_eq!((lru.get(&3), lru.get(&4)), (None, Some(4)));
         lru.put(5, 5, 1);

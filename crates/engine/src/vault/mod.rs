@@ -12,13 +12,13 @@ mod runs;
 mod trees;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use stdchk_catalog::{ChunkRange, State};
 use stdchk_object::forward::ForwardTable;
 use stdchk_object::pack::{self, ChunkKind, Footer};
-use stdchk_object::{Error, Kind, Locator, PackName, PackRef, Result};
+use stdchk_object::{Error, Hash, Kind, Locator, PackName, PackRef, Result};
 use stdchk_store::Store;
 
 pub use bases::BaseState;
@@ -38,8 +38,16 @@ pub struct OpenPack {
     pub pack: PackRef,
     /// What it holds.
     pub footer: Footer,
+    /// The hashes of its chunks, once somebody needed them.
+    hashes: OnceLock<Vec<Hash>>,
     /// All of its bytes, where they came with the footer and are few. Nothing of them was checked but the footer.
     whole: Vec<u8>,
+}
+
+impl OpenPack {
+    fn hash_bytes(&self) -> usize {
+        self.hashes.get().map_or(0, Vec::len) * size_of::<Hash>()
+    }
 }
 
 /// Packs that are opened at a time.
@@ -57,6 +65,8 @@ pub struct Vault {
     damaged: Mutex<Damaged>,
     /// Packs of which it was said that not all copies are whole.
     told: Mutex<HashSet<PackName>>,
+    /// Whether packs are opened without the hashes of their chunks, since few will be needed.
+    needs_few_hashes: AtomicBool,
 }
 
 impl Vault {
@@ -70,7 +80,14 @@ impl Vault {
             runs: Mutex::new(Lru::new(memory / 2)),
             damaged: Mutex::new(Vec::new()),
             told: Mutex::default(),
+            needs_few_hashes: AtomicBool::new(false),
         }
+    }
+
+    /// From now on packs are opened without the hashes of their chunks, which are read when they are needed: by those who know by tags what they need not
+    /// read. Of a large member the hashes are a good part of all that a save reads.
+    pub fn expect_few_hashes(&self) {
+        self.needs_few_hashes.store(true, Ordering::Relaxed);
     }
 
     /// The store that it reads.
@@ -201,27 +218,55 @@ impl Vault {
         if length < (pack::HEADER_BYTES + pack::TRAILER_BYTES) as u64 {
             return Err(bad("it is too short to be a pack"));
         }
-        let tail_len = pack::tail_length(length);
+        let needs_few = self.needs_few_hashes.load(Ordering::Relaxed);
+        let tail_len = if needs_few { pack::footer_length(length) } else { pack::tail_length(length) };
         let mut tail = vec![0; tail_len as usize];
         self.store.read_copy(name, copy, length - tail_len, &mut tail)?;
         let trailer = pack::Trailer::decode(name, length, &tail[tail.len() - pack::TRAILER_BYTES..])?;
-        let end_len = trailer.footer_len as usize + pack::TRAILER_BYTES;
-        let end = if end_len <= tail.len() {
-            &tail[tail.len() - end_len..]
-        } else {
-            tail = vec![0; end_len];
-            self.store.read_copy(name, copy, trailer.footer_offset, &mut tail)?;
-            &tail[..]
-        };
+        let wanted = trailer.end_len() + if needs_few { 0 } else { trailer.hashes_len as usize };
+        if wanted > tail.len() {
+            tail = vec![0; wanted];
+            self.store.read_copy(name, copy, length - wanted as u64, &mut tail)?;
+        }
+        let (before, end) = tail.split_at(tail.len() - trailer.end_len());
         let (pack, footer) = match expected {
             Some(pack) => (*pack, pack::open_footer(pack, end)?),
             None => pack::open_footer_unreferenced(name, length, end)?,
         };
+        let hashes = OnceLock::new();
+        // They came with the footer where that is short.
+        if let Some(start) = before.len().checked_sub(trailer.hashes_len as usize) {
+            let _ = hashes.set(checked_hashes(name, &footer, &before[start..])?);
+        }
         let whole = if tail.len() as u64 == length && length <= WHOLE_MAX { tail } else { Vec::new() };
-        let open = Arc::new(OpenPack { pack, footer, whole });
-        let bytes = open.footer.memory_bytes() + open.whole.len();
+        let open = Arc::new(OpenPack { pack, footer, hashes, whole });
+        let bytes = open.footer.memory_bytes() + open.hash_bytes() + open.whole.len();
         locked(&self.footers).put(name, open.clone(), bytes);
         Ok(open)
+    }
+
+    /// The hashes of all chunks of a pack, in order.
+    pub fn hashes<'o>(&self, open: &'o OpenPack) -> Result<&'o [Hash]> {
+        if let Some(hashes) = open.hashes.get() {
+            return Ok(hashes);
+        }
+        let (name, range) = (open.pack.name, open.footer.hashes_range());
+        let read = self.try_copies(name, |copy| {
+            let mut bytes = vec![0; (range.end - range.start) as usize];
+            self.read_bytes(open, copy, range.start, &mut bytes)?;
+            checked_hashes(name, &open.footer, &bytes)
+        });
+        let hashes = read.map_err(|error| self.note(name, (0, u32::MAX), error))?;
+        if open.hashes.set(hashes).is_ok() {
+            locked(&self.footers).grow(name, open.hash_bytes());
+        }
+        self.hashes(open)
+    }
+
+    /// The hash of a chunk that a pack has.
+    pub fn hash(&self, open: &OpenPack, chunk: u32) -> Result<Hash> {
+        let missing = || Error::corrupt(format!("pack {} has no chunk {chunk}", open.pack.name));
+        self.hashes(open)?.get(chunk as usize).copied().ok_or_else(missing)
     }
 
     /// Where a chunk lies now: the pack, the chunk there, and for how many chunks from it on the answer holds.
@@ -279,7 +324,69 @@ impl Vault {
     }
 }
 
+fn checked_hashes(name: PackName, footer: &Footer, bytes: &[u8]) -> Result<Vec<Hash>> {
+    let damaged = || Error::corrupt(format!("pack {name}: the hashes of its chunks are damaged"));
+    footer.open_hashes(bytes).ok_or_else(damaged)
+}
+
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // Caches and notes are whole after every statement, so a panic elsewhere does not spoil them.
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use stdchk_object::SessionId;
+    use stdchk_object::hash::Domain;
+    use stdchk_object::pack::{Coding, FooterBuilder, header};
+    use stdchk_store::MemoryStore;
+
+    use super::*;
+
+    const CHUNKS: u32 = 2000;
+
+    /// A pack of short chunks whose hashes are more than what is read of its end at first.
+    fn stored() -> (Arc<MemoryStore>, PackRef, Vec<u8>) {
+        let name = PackName { session: SessionId(1), writer: 2, number: 3 };
+        let data: Vec<u8> = (0..CHUNKS).flat_map(u32::to_le_bytes).collect();
+        let chunks: Vec<_> = data.chunks(4).map(|chunk| (4, Domain::Data.hash(chunk))).collect();
+        let mut builder = FooterBuilder::new(name);
+        builder.push(ChunkKind::Data, Coding::NONE, &[&data], &chunks, &[]);
+        let sealed = builder.seal();
+        let bytes = [&header(name)[..], &data, &sealed.bytes].concat();
+        let store = Arc::new(MemoryStore::new());
+        store.put(name, &[&bytes]).unwrap();
+        (store, sealed.pack, bytes)
+    }
+
+    fn vault(store: &Arc<MemoryStore>) -> Vault {
+        Vault::new(store.clone(), Arc::new(State::default()), 1 << 20)
+    }
+
+    #[test]
+    fn hashes_are_read_when_they_are_needed() {
+        let (store, pack, _) = stored();
+        let vault = vault(&store);
+        vault.expect_few_hashes();
+        let open = vault.open(&pack).unwrap();
+        assert!(open.hashes.get().is_none() && open.footer.chunk_count() == CHUNKS);
+        assert_eq!(vault.chunk(&open, 700, ChunkKind::Data).unwrap(), 700u32.to_le_bytes());
+        assert_eq!(vault.hash(&open, 9).unwrap(), Domain::Data.hash(&9u32.to_le_bytes()));
+        assert!(vault.hash(&open, CHUNKS).is_err());
+        assert!(vault.open(&pack).unwrap().hashes.get().is_some());
+    }
+
+    #[test]
+    fn hashes_that_are_damaged_are_found_by_whoever_needs_them() {
+        let (store, pack, mut bytes) = stored();
+        bytes[32 + 4 * CHUNKS as usize] ^= 1;
+        store.replace(pack.name, &[&bytes]).unwrap();
+        assert!(vault(&store).open(&pack).is_err());
+        let vault = vault(&store);
+        vault.expect_few_hashes();
+        let open = vault.open(&pack).unwrap();
+        let error = vault.chunk(&open, 700, ChunkKind::Data).unwrap_err();
+        assert!(error.kind() == Kind::Corrupt && error.to_string().contains("hashes"), "{error}");
+        assert_eq!(vault.take_damaged(), [(pack.name, (0, u32::MAX))]);
+    }
 }

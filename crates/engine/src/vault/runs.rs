@@ -5,7 +5,7 @@ use std::sync::Arc;
 use stdchk_codec::{Press, delta};
 use stdchk_object::hash::Domain;
 use stdchk_object::pack::{ChunkKind, Run};
-use stdchk_object::{Error, Kind, Result};
+use stdchk_object::{Error, Hash, Kind, Result};
 
 use super::{OpenPack, Vault, locked};
 
@@ -46,11 +46,12 @@ impl Vault {
     /// Reads chunks `from..to` of a run that is stored as it is; `bytes` is exactly as long as they are.
     pub fn read_plain(&self, open: &OpenPack, run: &Run, from: u32, to: u32, bytes: &mut [u8]) -> Result<()> {
         let name = open.pack.name;
+        let hashes = self.hashes(open)?;
         let offset = run.offset + u64::from(run.chunk_start(from));
         let mut bad = Vec::new();
         let read = self.try_copies(name, |copy| {
             self.read_bytes(open, copy, offset, bytes)?;
-            let these = bad_chunks(open, run, from, to, bytes);
+            let these = bad_chunks(hashes, run, from, to, bytes);
             let read = these.first().map_or(Ok(()), |&chunk| Err(damaged(open, chunk)));
             if copy == 0 {
                 bad = these;
@@ -109,16 +110,8 @@ impl Vault {
         if let Some(base) = base {
             delta::add(run.coding.width(), &mut raw, base);
         }
-        check(open, run, run.first_chunk, run.end_chunk(), &raw)?;
-        Ok(raw)
-    }
-}
-
-/// Checks chunks `from..to`, which lie one after the other in `bytes`, against their hashes.
-fn check(open: &OpenPack, run: &Run, from: u32, to: u32, bytes: &[u8]) -> Result<()> {
-    match bad_chunks(open, run, from, to, bytes).first() {
-        None => Ok(()),
-        Some(&chunk) => Err(damaged(open, chunk)),
+        let bad = bad_chunks(self.hashes(open)?, run, run.first_chunk, run.end_chunk(), &raw);
+        bad.first().map_or(Ok(raw), |&chunk| Err(damaged(open, chunk)))
     }
 }
 
@@ -127,7 +120,7 @@ fn damaged(open: &OpenPack, chunk: u32) -> Error {
 }
 
 /// Those of the chunks `from..to`, which lie one after the other in `bytes`, that are not what they should be.
-fn bad_chunks(open: &OpenPack, run: &Run, from: u32, to: u32, bytes: &[u8]) -> Vec<u32> {
+fn bad_chunks(hashes: &[Hash], run: &Run, from: u32, to: u32, bytes: &[u8]) -> Vec<u32> {
     let mut rest = bytes;
     let pieces = (from..to).map(|chunk| {
         let (head, tail) = rest.split_at(run.chunk_len(chunk) as usize);
@@ -136,7 +129,7 @@ fn bad_chunks(open: &OpenPack, run: &Run, from: u32, to: u32, bytes: &[u8]) -> V
     });
     let (mut chunk, mut bad) = (from, Vec::new());
     run.kind.domain().hash_each(pieces, |hash| {
-        if open.footer.hash(chunk) != Some(&hash) {
+        if hashes.get(chunk as usize) != Some(&hash) {
             bad.push(chunk);
         }
         chunk += 1;
@@ -190,7 +183,7 @@ impl Vault {
                 }
                 Err(error) => return Err(error),
             }
-            let bad = bad_chunks(open, run, run.first_chunk, run.end_chunk(), &scratch.bytes);
+            let bad = bad_chunks(self.hashes(open)?, run, run.first_chunk, run.end_chunk(), &scratch.bytes);
             let (from, to) = (run.first_chunk, run.end_chunk());
             if !bad.is_empty() && self.read_plain(open, run, from, to, &mut scratch.bytes).is_ok() {
                 // Another copy is whole, and takes the place of this one.

@@ -111,10 +111,8 @@ impl Vault {
             };
             // Only what was just read whole may be shared.
             let (open, chunk, _) = self.resolve(roots, node.pack, node.chunk)?;
-            if let Some(hash) = open.footer.hash(chunk)
-                && !self.is_damaged(open.pack.name, chunk)
-            {
-                seen(*hash, open.pack, chunk);
+            if !self.is_damaged(open.pack.name, chunk) {
+                seen(self.hash(&open, chunk)?, open.pack, chunk);
             }
             let shift = span_shift(height, blob.leaf_shift) - FANOUT_SHIFT;
             let index = (offset - start) >> shift;

@@ -3,8 +3,8 @@
 use super::encode::root;
 use super::footer::{BaseSlot, Lengths};
 use super::{
-    CHUNK_BYTES_MAX, ChunkKind, Coding, FOOTER_BYTES_MAX, Footer, HEADER_BYTES, MAGIC_END, PACK_BYTES_MAX,
-    RUN_BYTES_MAX, Run, TRAILER_BYTES, VERSION,
+    CHUNK_BYTES_MAX, ChunkKind, Coding, FOOTER_BYTES_MAX, Footer, HASH_BYTES, HEADER_BYTES, MAGIC_END,
+    PACK_BYTES_MAX, RUN_BYTES_MAX, Run, TRAILER_BYTES, VERSION,
 };
 use crate::wire::Reader;
 use crate::{Error, Hash, Kind, PackName, PackRef, Result};
@@ -14,8 +14,10 @@ use crate::{Error, Hash, Kind, PackName, PackRef, Result};
 pub struct Trailer {
     /// The root that the pack claims.
     pub root: Hash,
-    /// Where the footer begins, which is where the runs end.
-    pub footer_offset: u64,
+    /// Where the hashes begin, which is where the runs end.
+    pub hashes_offset: u64,
+    /// Bytes of all hashes.
+    pub hashes_len: u32,
     /// The footer's length.
     pub footer_len: u32,
 }
@@ -26,10 +28,10 @@ impl Trailer {
         let bad = |why: &str| Error::corrupt(format!("pack {name}: {why}"));
         let mut reader = Reader::new(bytes, "pack trailer");
         let root = Hash(reader.array()?);
-        let footer_offset = reader.u64()?;
-        let footer_len = reader.u32()?;
+        let hashes_offset = reader.u64()?;
+        let (hashes_len, footer_len) = (reader.u32()?, reader.u32()?);
         let version = reader.u16()?;
-        let zero = reader.u16()?;
+        let zero: [u8; 6] = reader.array()?;
         if reader.raw(8)? != MAGIC_END {
             return Err(bad("it has no end; it was not sealed, or is cut short"));
         }
@@ -38,28 +40,39 @@ impl Trailer {
             let text = format!("pack {name} has version {version}; this program knows {VERSION}");
             return Err(Error::new(Kind::Unsupported, text));
         }
-        let end = footer_offset.checked_add(u64::from(footer_len) + TRAILER_BYTES as u64);
-        let sound = zero == 0
+        let footer_bytes = u64::from(hashes_len) + u64::from(footer_len);
+        let end = hashes_offset.checked_add(footer_bytes + TRAILER_BYTES as u64);
+        let sound = zero == [0; 6]
             && length <= PACK_BYTES_MAX + FOOTER_BYTES_MAX as u64
-            && footer_offset >= HEADER_BYTES as u64
-            && footer_len as usize <= FOOTER_BYTES_MAX
+            && hashes_offset >= HEADER_BYTES as u64
+            && footer_bytes <= FOOTER_BYTES_MAX as u64
             && end == Some(length);
         if !sound {
             return Err(bad("its trailer contradicts itself"));
         }
-        Ok(Trailer { root, footer_offset, footer_len })
+        Ok(Trailer { root, hashes_offset, hashes_len, footer_len })
+    }
+
+    /// Bytes of the footer and the trailer.
+    pub fn end_len(&self) -> usize {
+        self.footer_len as usize + TRAILER_BYTES
     }
 }
 
-/// How many bytes at the end of a pack of `length` to read first: mostly enough for the whole footer, which has 32 bytes for each of the pack's pages, and
-/// these are 4 KiB or more.
+/// How many bytes at the end of a pack of `length` to read first: mostly enough for the whole footer and the hashes, which are 32 bytes for each of the
+/// pack's pages, and these are 4 KiB or more.
 pub fn tail_length(length: u64) -> u64 {
     length.min(144 << 10)
 }
 
+/// The same by those who need no hashes.
+pub fn footer_length(length: u64) -> u64 {
+    length.min(8 << 10)
+}
+
 /// Opens the footer of a pack that is referred to: the root must be the one of the reference.
 ///
-/// `end` is the footer and trailer: the last `footer_len + 56` bytes of the pack.
+/// `end` is the footer and trailer: the last [`Trailer::end_len`] bytes of the pack.
 pub fn open_footer(pack: &PackRef, end: &[u8]) -> Result<Footer> {
     let (opened, footer) = open_footer_unreferenced(pack.name, pack.length, end)?;
     if opened.root != pack.root {
@@ -80,47 +93,53 @@ pub fn open_footer_unreferenced(name: PackName, length: u64, end: &[u8]) -> Resu
     if body.len() != trailer.footer_len as usize {
         return Err(bad("the footer that was read has another length"));
     }
-    if root(name, body, &trailer_bytes[32..]) != trailer.root {
+    if root(name, body, &trailer_bytes[HASH_BYTES..]) != trailer.root {
         return Err(bad("its footer does not match its root"));
     }
-    let footer = decode_footer(body)?;
-    let runs_end =
-        footer.runs().last().map_or(HEADER_BYTES as u64, |run| run.offset + u64::from(run.stored_len));
-    if runs_end != trailer.footer_offset {
+    let footer = decode_footer(body, trailer.hashes_len as usize)?;
+    if footer.hashes_range().start != trailer.hashes_offset {
         return Err(bad("its runs do not fill it"));
     }
     Ok((PackRef { name, root: trailer.root, length }, footer))
 }
 
-fn decode_footer(bytes: &[u8]) -> Result<Footer> {
+/// A footer of a pack that has so many bytes of hashes.
+fn decode_footer(bytes: &[u8], hashes_len: usize) -> Result<Footer> {
     let mut reader = Reader::new(bytes, "pack footer");
+    let seal = Hash(reader.array()?);
     let base_count = reader.count(PackRef::BYTES_MIN)?;
     let bases = (0..base_count).map(|_| PackRef::decode(&mut reader)).collect::<Result<Vec<PackRef>>>()?;
     let run_count = reader.count(6)?;
     let mut runs = Vec::with_capacity(run_count);
     let (mut offset, mut first_chunk) = (HEADER_BYTES as u64, 0u32);
     for _ in 0..run_count {
-        let run = decode_run(&mut reader, offset, first_chunk, bases.len())?;
+        // Every chunk has a hash, so these bound how many there can be.
+        let most = hashes_len / HASH_BYTES - first_chunk as usize;
+        let run = decode_run(&mut reader, offset, first_chunk, bases.len(), most)?;
         offset += u64::from(run.stored_len);
         first_chunk = run.end_chunk();
         runs.push(run);
     }
-    if reader.remaining() != first_chunk as usize * 32 {
+    if hashes_len != first_chunk as usize * HASH_BYTES {
         return Err(reader.corrupt("the number of hashes is not the number of chunks"));
     }
-    let (hashes, _) = reader.raw(reader.remaining())?.as_chunks();
-    let hashes = hashes.iter().copied().map(Hash).collect();
-    Ok(Footer { bases, runs, hashes })
+    reader.finish()?;
+    Ok(Footer { bases, runs, seal })
 }
 
-fn decode_run(reader: &mut Reader, offset: u64, first_chunk: u32, bases: usize) -> Result<Run> {
+fn decode_run(
+    reader: &mut Reader,
+    offset: u64,
+    first_chunk: u32,
+    bases: usize,
+    chunks_max: usize,
+) -> Result<Run> {
     let kind = ChunkKind::decode(reader.u8()?).ok_or_else(|| reader.corrupt("unknown kind of run"))?;
     let (codec, planes) = (reader.u8()?, reader.u8()?);
     let coding = Coding::decode(codec, planes).ok_or_else(|| reader.corrupt("unknown codec or filter"))?;
     let stored_len = reader.bounded(RUN_BYTES_MAX as u64, "a stored length")? as u32;
-    // Every chunk has a hash further on, so the rest of the footer bounds how many there can be.
-    let chunk_count = reader.count(32)?;
-    if chunk_count == 0 || first_chunk as usize + chunk_count > u32::MAX as usize {
+    let chunk_count = reader.bounded(chunks_max as u64, "a number of chunks")? as usize;
+    if chunk_count == 0 {
         return Err(reader.corrupt("a run without chunks"));
     }
     let (lengths, raw_len) = decode_lengths(reader, chunk_count)?;
@@ -177,7 +196,7 @@ fn decode_lengths(reader: &mut Reader, chunk_count: usize) -> Result<(Lengths, u
         check_raw(reader, raw)?;
         return Ok((Lengths::Uniform(each as u32, last as u32), raw as u32));
     }
-    let mut starts = Vec::with_capacity(chunk_count + 1);
+    let mut starts = Vec::with_capacity(chunk_count.min(reader.remaining()) + 1);
     let mut at = 0u64;
     starts.push(0);
     for _ in 0..chunk_count {
@@ -199,7 +218,8 @@ mod tests {
     use crate::hash::Domain;
     use crate::pack::{BaseSpan, Codec, FooterBuilder};
 
-    fn sample() -> (PackName, Vec<u8>, PackRef, Footer) {
+    /// The hashes of a pack, its end, and what both should be.
+    fn sample() -> (Vec<u8>, Vec<u8>, PackRef, Footer) {
         let name = PackName { session: SessionId(1), writer: 2, number: 3 };
         let mut builder = FooterBuilder::new(name);
         let data = vec![7u8; 5000];
@@ -215,15 +235,20 @@ mod tests {
             BaseSpan { at: Some((other(8), 2)), count: 1 },
         ];
         builder.push(ChunkKind::Data, coding.of_delta(), &[b"uvw"], &chunks, &base);
-        let sealed = builder.seal();
-        (name, sealed.bytes, sealed.pack, sealed.footer)
+        let mut sealed = builder.seal();
+        let end = sealed.bytes.split_off(8 * HASH_BYTES);
+        (sealed.bytes, end, sealed.pack, sealed.footer)
     }
 
     #[test]
     fn a_footer_comes_back() {
-        let (_, end, pack, footer) = sample();
+        let (hashes, end, pack, footer) = sample();
         let opened = open_footer(&pack, &end).unwrap();
         assert_eq!(opened, footer);
+        let trailer = Trailer::decode(pack.name, pack.length, &end[end.len() - TRAILER_BYTES..]).unwrap();
+        assert_eq!(trailer.end_len(), end.len());
+        assert_eq!(opened.hashes_range(), trailer.hashes_offset..trailer.hashes_offset + hashes.len() as u64);
+        assert_eq!(opened.open_hashes(&hashes).unwrap()[3], Domain::Data.hash(&[7; 5]));
         assert_eq!(opened.chunk_count(), 8);
         assert_eq!(opened.bases().len(), 2);
         let base = |chunk| opened.base_of_chunk(chunk).map(|(pack, at)| (pack.name.number, at));
@@ -236,7 +261,7 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_is_found() {
-        let (_, end, pack, _) = sample();
+        let (hashes, end, pack, footer) = sample();
         for bit in 0..end.len() * 8 {
             let mut torn = end.clone();
             torn[bit / 8] ^= 1 << (bit % 8);
@@ -248,20 +273,31 @@ mod tests {
         for cut in 0..end.len() {
             assert!(open_footer(&pack, &end[cut + 1..]).is_err());
         }
+        for bit in 0..hashes.len() * 8 {
+            let mut torn = hashes.clone();
+            torn[bit / 8] ^= 1 << (bit % 8);
+            assert!(footer.open_hashes(&torn).is_none(), "bit {bit}");
+        }
+        assert!(footer.open_hashes(&hashes[32..]).is_none() && footer.open_hashes(&[]).is_none());
     }
 
     #[test]
     fn claims_do_not_allocate() {
-        // A run that claims four billion chunks, in a footer of a few bytes.
-        let mut bytes = vec![0, 1, 1, 0, 0, 1];
-        bytes.extend_from_slice(&[0xff, 0xff, 0xff, 0xff, 0x0f]);
-        assert!(decode_footer(&bytes).is_err());
+        let footer = |hashes, rest: &[u8]| decode_footer(&[&[0; 32], rest].concat(), hashes * HASH_BYTES);
+        // A run that claims four billion chunks, in a footer of a few bytes; and more chunks than there are hashes.
+        let claim = [0, 1, 1, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0x0f];
+        assert!(footer(1, &claim).is_err());
+        assert!(footer(1, &[0, 1, 1, 0, 0, 10, 2, 5, 5]).is_err());
+        assert!(footer(2, &[0, 1, 1, 0, 0, 10, 2, 5, 5]).is_ok());
+        assert!(footer(3, &[0, 1, 1, 0, 0, 10, 2, 5, 5]).is_err());
+        // Lengths one by one that are not there, of as many chunks as a footer may have.
+        assert!(footer(1 << 20, &[0, 1, 1, 0, 0, 10, 0x80, 0x80, 0x40, 0, 1]).is_err());
         // As many bases, and a delta whose bases never end.
-        assert!(decode_footer(&[0xff, 0xff, 0xff, 0xff, 0x0f]).is_err());
+        assert!(footer(0, &claim[6..]).is_err());
         let mut bytes = vec![0, 1, 1, 2, 0x84, 1, 1, 0, 5, 1];
         bytes.extend_from_slice(&[0; 16]);
         bytes.extend_from_slice(&[0, 0]);
         bytes.extend_from_slice(&[0; 40]);
-        assert!(decode_footer(&bytes).is_err());
+        assert!(footer(1, &bytes).is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::footer::{BaseSlot, Lengths};
 use super::{
-    BaseSpan, CHUNK_BYTES_MAX, ChunkKind, Coding, Footer, HEADER_BYTES, MAGIC_END, PACK_BYTES_MAX,
+    BaseSpan, CHUNK_BYTES_MAX, ChunkKind, Coding, Footer, HASH_BYTES, HEADER_BYTES, MAGIC_END, PACK_BYTES_MAX,
     RUN_BYTES_MAX, Run, TRAILER_BYTES, VERSION, header,
 };
 use crate::hash::{Domain, plain};
@@ -20,7 +20,7 @@ pub struct FooterBuilder {
 
 /// A finished pack's end: what to write after the runs, and what others need to know.
 pub struct SealedFooter {
-    /// Footer and trailer, to be written after the last run.
+    /// Hashes, footer and trailer, to be written after the last run.
     pub bytes: Vec<u8>,
     /// How to refer to the pack.
     pub pack: PackRef,
@@ -96,36 +96,38 @@ impl FooterBuilder {
 
     /// Seals the pack.
     pub fn seal(self) -> SealedFooter {
-        let footer = Footer { bases: self.bases, runs: self.runs, hashes: self.hashes };
-        let (bytes, pack) = seal_at(self.name, self.offset, encode_footer(&footer));
+        let mut bytes: Vec<u8> = Vec::with_capacity(self.hashes.len() * HASH_BYTES);
+        self.hashes.iter().for_each(|hash| bytes.extend_from_slice(hash.as_bytes()));
+        let footer = Footer { bases: self.bases, runs: self.runs, seal: plain(&bytes) };
+        let (end, pack) = seal_at(self.name, self.offset, bytes.len() as u32, &encode_footer(&footer));
+        bytes.extend_from_slice(&end);
         SealedFooter { bytes, pack, footer }
     }
 
-    /// Footer bytes of any kind in a pack without runs whose root fits them; for tests of what lies behind the root.
-    /// The end of the pack, and the length of the whole.
-    pub fn reseal(name: PackName, footer: &[u8]) -> (Vec<u8>, u64) {
-        let (bytes, pack) = seal_at(name, HEADER_BYTES as u64, footer.to_vec());
-        (bytes, pack.length)
+    /// The end of a pack with footer bytes of any kind, whose root fits them, behind `hashes_len` bytes of hashes at `offset`: for tests of what lies
+    /// behind the root. And the length of the whole.
+    pub fn reseal(name: PackName, offset: u64, hashes_len: u32, footer: &[u8]) -> (Vec<u8>, u64) {
+        let (end, pack) = seal_at(name, offset, hashes_len, footer);
+        (end, pack.length)
     }
 }
 
-/// Adds the trailer to a footer that begins at `offset`.
-fn seal_at(name: PackName, offset: u64, mut bytes: Vec<u8>) -> (Vec<u8>, PackRef) {
+/// The end of a pack whose hashes begin at `offset`: its footer, and the trailer.
+fn seal_at(name: PackName, offset: u64, hashes_len: u32, footer: &[u8]) -> (Vec<u8>, PackRef) {
     let mut tail = Writer::new();
     tail.u64(offset);
-    tail.u32(bytes.len() as u32);
+    tail.u32(hashes_len);
+    tail.u32(footer.len() as u32);
     tail.u16(VERSION);
-    tail.u16(0);
+    tail.raw(&[0; 6]);
     tail.raw(MAGIC_END);
     let tail = tail.into_bytes();
-    let root = root(name, &bytes, &tail);
-    let length = offset + (bytes.len() + TRAILER_BYTES) as u64;
-    bytes.extend_from_slice(root.as_bytes());
-    bytes.extend_from_slice(&tail);
-    (bytes, PackRef { name, root, length })
+    let root = root(name, footer, &tail);
+    let length = offset + u64::from(hashes_len) + (footer.len() + TRAILER_BYTES) as u64;
+    ([footer, root.as_bytes(), &tail].concat(), PackRef { name, root, length })
 }
 
-/// The root of a pack: everything but the runs, which the footer's hashes cover.
+/// The root of a pack: everything but the hashes, which the footer's seal covers, and the runs, which these cover.
 pub(super) fn root(name: PackName, footer: &[u8], tail: &[u8]) -> Hash {
     Domain::PackRoot.hash_pieces(&[&header(name), plain(footer).as_bytes(), tail])
 }
@@ -149,6 +151,7 @@ impl Lengths {
 
 fn encode_footer(footer: &Footer) -> Vec<u8> {
     let mut out = Writer::new();
+    out.raw(footer.seal.as_bytes());
     out.varint(footer.bases.len() as u64);
     footer.bases.iter().for_each(|pack| pack.encode(&mut out));
     out.varint(footer.runs.len() as u64);
@@ -178,6 +181,5 @@ fn encode_footer(footer: &Footer) -> Vec<u8> {
             }
         }
     }
-    footer.hashes.iter().for_each(|hash| out.raw(hash.as_bytes()));
     out.into_bytes()
 }

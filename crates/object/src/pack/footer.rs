@@ -1,6 +1,9 @@
-//! What a pack says about itself: its runs, and the lengths and hashes of its chunks.
+//! What a pack says about itself: its runs, the lengths of its chunks, and what their hashes are.
 
-use crate::pack::{ChunkKind, Coding};
+use std::ops::Range;
+
+use super::{ChunkKind, Coding, HASH_BYTES, HEADER_BYTES};
+use crate::hash::plain;
 use crate::{Hash, PackRef};
 
 /// One run: whole chunks that were compressed together.
@@ -98,12 +101,13 @@ impl Run {
     }
 }
 
-/// The verified table of contents of a pack.
+/// The verified table of contents of a pack. The hashes of its chunks lie before it, and are read only by those who need them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footer {
     pub(crate) bases: Vec<PackRef>,
     pub(crate) runs: Vec<Run>,
-    pub(crate) hashes: Vec<Hash>,
+    /// The plain hash of all the hashes.
+    pub(crate) seal: Hash,
 }
 
 impl Footer {
@@ -139,19 +143,22 @@ impl Footer {
         &self.runs
     }
 
-    /// The hashes of all chunks in order.
-    pub fn hashes(&self) -> &[Hash] {
-        &self.hashes
+    /// Where the hashes of all chunks lie in the pack: behind the last run.
+    pub fn hashes_range(&self) -> Range<u64> {
+        let start = self.runs.last().map_or(HEADER_BYTES as u64, |run| run.offset + u64::from(run.stored_len));
+        start..start + u64::from(self.chunk_count()) * HASH_BYTES as u64
+    }
+
+    /// The hashes of all chunks in order, if these bytes are those that this footer vouches for.
+    pub fn open_hashes(&self, bytes: &[u8]) -> Option<Vec<Hash>> {
+        let (hashes, rest) = bytes.as_chunks();
+        let fit = hashes.len() == self.chunk_count() as usize && rest.is_empty() && plain(bytes) == self.seal;
+        fit.then(|| hashes.iter().copied().map(Hash).collect())
     }
 
     /// How many chunks the pack has.
     pub fn chunk_count(&self) -> u32 {
-        self.hashes.len() as u32
-    }
-
-    /// The hash of a chunk.
-    pub fn hash(&self, chunk: u32) -> Option<&Hash> {
-        self.hashes.get(chunk as usize)
+        self.runs.last().map_or(0, Run::end_chunk)
     }
 
     /// The index of the run that holds a chunk.
@@ -173,12 +180,7 @@ impl Footer {
             Lengths::Listed(starts) => starts.len() * 4,
         };
         let bases = self.bases.len() * size_of::<PackRef>();
-        bases
-            + self.hashes.len() * 32
-            + self
-                .runs
-                .iter()
-                .map(|run| size_of::<Run>() + listed(run) + run.base.len() * size_of::<BaseSlot>())
-                .sum::<usize>()
+        let of_run = |run: &Run| size_of::<Run>() + listed(run) + run.base.len() * size_of::<BaseSlot>();
+        bases + self.runs.iter().map(of_run).sum::<usize>()
     }
 }

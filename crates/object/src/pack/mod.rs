@@ -8,7 +8,7 @@ mod encode;
 mod footer;
 mod whole;
 
-pub use decode::{Trailer, open_footer, open_footer_unreferenced, tail_length};
+pub use decode::{Trailer, footer_length, open_footer, open_footer_unreferenced, tail_length};
 pub use encode::{FooterBuilder, SealedFooter};
 pub use footer::{BaseSpan, Footer, Run};
 pub use whole::check_whole;
@@ -18,17 +18,19 @@ use crate::{Error, Result, hash::Domain};
 
 pub(crate) const MAGIC: &[u8; 8] = b"STDCHKPK";
 pub(crate) const MAGIC_END: &[u8; 8] = b"STDCHKPE";
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 
 /// Bytes before the first run.
 pub const HEADER_BYTES: usize = 32;
 /// Bytes after the footer.
-pub const TRAILER_BYTES: usize = 56;
+pub const TRAILER_BYTES: usize = 64;
+/// Bytes of the hash of a chunk.
+pub(crate) const HASH_BYTES: usize = 32;
 /// The longest chunk.
 pub const CHUNK_BYTES_MAX: usize = 16 << 20;
 /// The longest run before compression.
 pub const RUN_BYTES_MAX: usize = 16 << 20;
-/// The longest footer.
+/// The longest footer, with the hashes before it.
 pub const FOOTER_BYTES_MAX: usize = 64 << 20;
 /// The longest pack.
 pub const PACK_BYTES_MAX: u64 = 1 << 30;

@@ -1,8 +1,8 @@
 //! Checking all of a pack by what it says of itself: for those who get one from somebody whom they need not trust.
 
-use super::{Footer, HEADER_BYTES, TRAILER_BYTES, Trailer, check_header, open_footer_unreferenced};
+use super::{HEADER_BYTES, Run, TRAILER_BYTES, Trailer, check_header, open_footer_unreferenced};
 use crate::hash::Domain;
-use crate::{Error, PackName, Result};
+use crate::{Error, Hash, PackName, Result};
 
 /// Whether every byte of a pack is covered by a hash that leads to its root, and fits it. Which root is the right one only those know
 /// who refer to it.
@@ -14,21 +14,17 @@ pub fn check_whole(name: PackName, bytes: &[u8]) -> Result<()> {
     check_header(name, &bytes[..HEADER_BYTES])?;
     let trailer = Trailer::decode(name, bytes.len() as u64, &bytes[bytes.len() - TRAILER_BYTES..])?;
     // The trailer's own lengths were found to fit together and the pack.
-    let end = &bytes[trailer.footer_offset as usize..];
+    let (runs, end) = bytes.split_at(trailer.hashes_offset as usize);
+    let (hashes, end) = end.split_at(trailer.hashes_len as usize);
     let (_, footer) = open_footer_unreferenced(name, bytes.len() as u64, end)?;
-    let runs_end =
-        footer.runs().last().map_or(HEADER_BYTES as u64, |run| run.offset + u64::from(run.stored_len));
-    if runs_end != trailer.footer_offset {
-        return Err(bad("its runs do not end where its footer begins"));
-    }
-    match (0..footer.runs().len()).find(|&run| !is_sound(&footer, run, bytes)) {
+    let hashes = footer.open_hashes(hashes).ok_or_else(|| bad("its hashes are damaged"))?;
+    match footer.runs().iter().position(|run| !is_sound(run, &hashes, runs)) {
         None => Ok(()),
         Some(run) => Err(bad(&format!("run {run} is damaged"))),
     }
 }
 
-fn is_sound(footer: &Footer, index: usize, bytes: &[u8]) -> bool {
-    let run = &footer.runs()[index];
+fn is_sound(run: &Run, hashes: &[Hash], bytes: &[u8]) -> bool {
     let start = run.offset as usize;
     let Some(stored) = bytes.get(start..start + run.stored_len as usize) else { return false };
     if let Some(hash) = run.stored_hash {
@@ -42,7 +38,7 @@ fn is_sound(footer: &Footer, index: usize, bytes: &[u8]) -> bool {
     });
     let (mut chunk, mut all_fit) = (run.first_chunk, true);
     run.kind.domain().hash_each(pieces, |hash| {
-        all_fit &= footer.hash(chunk) == Some(&hash);
+        all_fit &= hashes.get(chunk as usize) == Some(&hash);
         chunk += 1;
     });
     all_fit
