@@ -37,17 +37,35 @@ pub struct Direction {
 }
 
 /// The code of a frame, as far as the frame is known; nothing where there are no codes.
-struct Code(Option<blake3::Hasher>);
+struct Code(Option<Hashers>);
+
+/// Bulk is hashed apart from what comes before it: its steps then are whole subtrees of its hash, which takes the processor much less than steps that
+/// begin anywhere.
+struct Hashers {
+    before: blake3::Hasher,
+    bulk: blake3::Hasher,
+}
 
 impl Code {
     fn update(&mut self, bytes: &[u8]) {
-        if let Some(hasher) = &mut self.0 {
-            hasher.update(bytes);
+        if let Some(hashers) = &mut self.0 {
+            hashers.before.update(bytes);
         }
     }
 
-    fn finish(&self) -> Option<[u8; CODE_BYTES]> {
-        self.0.as_ref().map(code)
+    fn update_bulk(&mut self, bytes: &[u8]) {
+        if let Some(hashers) = &mut self.0 {
+            hashers.bulk.update(bytes);
+        }
+    }
+
+    /// That of all; the hash of the bulk is a part of it where there is bulk.
+    fn finish(&mut self) -> Option<[u8; CODE_BYTES]> {
+        let Hashers { before, bulk } = self.0.as_mut()?;
+        if bulk.count() > 0 {
+            before.update(bulk.finalize().as_bytes());
+        }
+        Some(code(before))
     }
 }
 
@@ -67,9 +85,10 @@ impl Direction {
         let number = self.frames;
         self.frames += 1;
         Code(self.key.map(|key| {
-            let mut hasher = blake3::Hasher::new_keyed(&key);
-            hasher.update(&number.to_le_bytes());
-            hasher
+            let bulk = blake3::Hasher::new_keyed(&key);
+            let mut before = bulk.clone();
+            before.update(&number.to_le_bytes());
+            Hashers { before, bulk }
         }))
     }
 }
@@ -118,7 +137,7 @@ impl Channel {
         let mut waiting: Vec<&[u8]> = vec![&head, body];
         let mut waiting_len = HEAD_BYTES + body.len();
         for step in bulk.iter().flat_map(|piece| piece.chunks(STEP_BYTES)) {
-            code.update(step);
+            code.update_bulk(step);
             waiting.push(step);
             waiting_len += step.len();
             if waiting_len >= STEP_BYTES {
@@ -201,7 +220,7 @@ impl Channel {
                     goes_on?;
                 }
             }
-            self.code.update(step);
+            self.code.update_bulk(step);
         }
         Ok(())
     }
