@@ -7,8 +7,8 @@ use stdchk_catalog::conformance::{commit, pack, writer};
 use stdchk_catalog::{Op, Record, State};
 use stdchk_kit::hostile::{DECODERS, decode_anything, sealed_frames, unsealed_frames};
 use stdchk_kit::{Random, SimFs, generate};
-use stdchk_object::envelope::OVERHEAD;
 use stdchk_object::PackName;
+use stdchk_object::envelope::OVERHEAD;
 use stdchk_object::pack::{FooterBuilder, TRAILER_BYTES, Trailer};
 
 /// Inputs that decode, one or more for each decoder.
@@ -75,7 +75,8 @@ fn frames_are_sealed_as_an_export_seals_them() {
 fn footer_of(pack: &[u8]) -> Vec<u8> {
     let end = pack.len() - TRAILER_BYTES;
     let name = pack[16..32].first_chunk().expect("a header");
-    let trailer = Trailer::decode(PackName::from_bytes(*name), pack.len() as u64, &pack[end..]).expect("a pack");
+    let trailer =
+        Trailer::decode(PackName::from_bytes(*name), pack.len() as u64, &pack[end..]).expect("a pack");
     let footer = &pack[end - trailer.footer_len as usize..end];
     let offset = trailer.hashes_offset as u32;
     [&offset.to_le_bytes()[..], &trailer.hashes_len.to_le_bytes(), footer].concat()

@@ -238,7 +238,11 @@ impl PartWriter {
         for run in open.footer.runs().iter().filter(usable) {
             for chunk in run.first_chunk..run.end_chunk() {
                 if !self.vault.is_damaged(name, chunk) {
-                    self.known.insert(&hashes[chunk as usize], run.chunk_len(chunk), Place { pack: index, chunk });
+                    self.known.insert(
+                        &hashes[chunk as usize],
+                        run.chunk_len(chunk),
+                        Place { pack: index, chunk },
+                    );
                 }
             }
         }

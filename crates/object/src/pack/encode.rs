@@ -2,8 +2,8 @@
 
 use super::footer::{BaseSlot, Lengths};
 use super::{
-    BaseSpan, CHUNK_BYTES_MAX, ChunkKind, Coding, Footer, HASH_BYTES, HEADER_BYTES, MAGIC_END, PACK_BYTES_MAX,
-    RUN_BYTES_MAX, Run, TRAILER_BYTES, VERSION, header,
+    BaseSpan, CHUNK_BYTES_MAX, ChunkKind, Coding, Footer, HASH_BYTES, HEADER_BYTES, MAGIC_END,
+    PACK_BYTES_MAX, RUN_BYTES_MAX, Run, TRAILER_BYTES, VERSION, header,
 };
 use crate::hash::{Domain, plain};
 use crate::wire::Writer;

@@ -145,7 +145,8 @@ impl Footer {
 
     /// Where the hashes of all chunks lie in the pack: behind the last run.
     pub fn hashes_range(&self) -> Range<u64> {
-        let start = self.runs.last().map_or(HEADER_BYTES as u64, |run| run.offset + u64::from(run.stored_len));
+        let start =
+            self.runs.last().map_or(HEADER_BYTES as u64, |run| run.offset + u64::from(run.stored_len));
         start..start + u64::from(self.chunk_count()) * HASH_BYTES as u64
     }
 
