@@ -1,7 +1,7 @@
 //! Tags of what was saved: they make saves faster, and change nothing else, whatever becomes of them (docs/TAGS.md).
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,8 +10,8 @@ use proptest::prelude::*;
 /// Enough for tags.
 const PAGES: usize = 4 << 10;
 const PAGE: usize = 4096;
-/// Bytes of a record: where in its leaf, how many, and the tag.
-const RECORD: usize = 4 + 2 + 16;
+/// Bytes of a tag, where the pages of a leaf are all alike.
+const TAG: usize = 16;
 
 struct Place {
     dir: tempfile::TempDir,
@@ -61,10 +61,15 @@ impl Place {
         shown["new_bytes"].as_u64().expect("a number")
     }
 
-    /// The files of tags.
+    /// The files of tags, without the one that the next is written in the place of.
     fn tags(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path("cache/tags")).into_iter().flatten();
-        entries.map(|entry| entry.expect("an entry").path()).collect()
+        let paths = entries.map(|entry| entry.expect("an entry").path());
+        paths.filter(|path| *path != self.spare()).collect()
+    }
+
+    fn spare(&self) -> PathBuf {
+        self.path("cache/tags/spare")
     }
 
     fn the_tags(&self) -> PathBuf {
@@ -115,6 +120,17 @@ fn each_save_leaves_the_tags_of_what_it_saved_to_its_user_alone() {
     state[5 * PAGE] ^= 1;
     place.save("store", 3, &state);
     assert_ne!(place.the_tags(), first);
+    // The file of the first is there for the next tags, which are as long as they are, whatever it has.
+    let spare = fs::read(place.spare()).expect("a file");
+    fs::write(place.spare(), [&spare[..], &[7; 9000]].concat()).expect("a longer file");
+    let inode = |path: &Path| fs::metadata(path).expect("a file").ino();
+    let kept = inode(&place.spare());
+    state[9 * PAGE] ^= 1;
+    place.save("spare", 1, &state);
+    let of_all = place.tags();
+    let again = of_all.iter().find(|tags| inode(tags) == kept).expect("the spare file has got a name");
+    assert_eq!(fs::metadata(again).expect("a file").len(), spare.len() as u64);
+    fs::remove_file(again).expect("a file");
     // What is small is as fast without.
     place.save("other", 1, &state[..100 * PAGE]);
     assert_eq!(place.tags().len(), 1);
@@ -174,7 +190,7 @@ fn a_right_tag_at_the_wrong_place_is_noticed() {
     place.save("store", 1, &before);
     let path = place.the_tags();
     let mut tags = fs::read(&path).expect("a file");
-    tags.copy_within(100 * RECORD + 6..101 * RECORD, 300 * RECORD + 6);
+    tags.copy_within(100 * TAG..101 * TAG, 300 * TAG);
     fs::write(&path, tags).expect("a file");
     let mut after = before.clone();
     after.copy_within(100 * PAGE..101 * PAGE, 300 * PAGE);
@@ -208,16 +224,16 @@ fn damaged_tags_are_passed_over() {
         });
     }
     check(&|tags| fs::write(tags, [0xff; 1000]).expect("a file"));
-    // Records in the wrong order.
+    // Tags in the wrong order.
     check(&|tags| {
         let mut bytes = fs::read(tags).expect("a file");
-        bytes[..PAGES * RECORD].as_chunks_mut::<RECORD>().0.reverse();
+        bytes[..PAGES * TAG].as_chunks_mut::<TAG>().0.reverse();
         fs::write(tags, bytes).expect("a file");
     });
     // One that is right lies where another one should, as after a crash or a flipped bit.
     check(&|tags| {
         let mut bytes = fs::read(tags).expect("a file");
-        bytes.copy_within(100 * RECORD + 6..101 * RECORD, 300 * RECORD + 6);
+        bytes.copy_within(100 * TAG..101 * TAG, 300 * TAG);
         fs::write(tags, bytes).expect("a file");
     });
     // Another secret.
