@@ -92,11 +92,24 @@ impl Workers {
         &self,
         job: impl FnOnce(&mut Tools) -> Result<T> + Send + 'static,
     ) -> Answer<T> {
+        self.ask_leaving(move |tools| Ok((job(tools)?, ())))
+    }
+
+    /// The same, where something is left that takes a while to drop: whoever waits has the answer before.
+    pub fn ask_leaving<T: Send + 'static, L: 'static>(
+        &self,
+        job: impl FnOnce(&mut Tools) -> Result<(T, L)> + Send + 'static,
+    ) -> Answer<T> {
         let (reply, answer) = bounded(1);
         let job: Job = Box::new(move |tools| {
-            let done = catch_unwind(AssertUnwindSafe(|| job(tools)));
             let panicked = |_| Err(Error::new(Kind::Io, "a worker thread panicked; this is a bug in stdchk"));
-            let _ = reply.send(done.unwrap_or_else(panicked));
+            match catch_unwind(AssertUnwindSafe(|| job(tools))).unwrap_or_else(panicked) {
+                Ok((done, left)) => {
+                    let _ = reply.send(Ok(done));
+                    let _ = catch_unwind(AssertUnwindSafe(|| drop(left)));
+                }
+                Err(error) => _ = reply.send(Err(error)),
+            }
         });
         let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
         self.begin_thread(open);

@@ -228,9 +228,9 @@ pub struct ClosedPack {
 }
 
 impl ClosedPack {
-    /// Writes the pack and, if asked, makes it durable.
-    pub fn write(self, store: &dyn Store, durable: bool) -> Result<SealedPack> {
-        let runs = self.runs.into_iter().map(Answer::wait).collect::<Result<Vec<StoredRun>>>()?;
+    /// Writes the pack and, if asked, makes it durable. What it was made of takes a while to be given back, which nobody need wait for.
+    pub fn write(self, store: &dyn Store, durable: bool) -> Result<(SealedPack, Vec<StoredRun>)> {
+        let mut runs = self.runs.into_iter().map(Answer::wait).collect::<Result<Vec<StoredRun>>>()?;
         let mut builder = FooterBuilder::new(self.name);
         for run in &runs {
             builder.push(run.kind, run.choice.coding, &[&run.bytes], &run.chunks, run.base.spans());
@@ -248,13 +248,13 @@ impl ClosedPack {
         } else {
             store.put(self.name, &pieces)?;
         }
-        // Whoever waits for the buffers need not wait for the sync.
-        drop(runs);
         if durable {
+            // Whoever waits for the buffers need not wait for the sync.
+            runs.clear();
             store.sync(&[self.name])?;
         }
         self.meter.stored(storing, sealed.pack.length);
-        Ok(SealedPack { pack: sealed.pack, runs: costs, bases })
+        Ok((SealedPack { pack: sealed.pack, runs: costs, bases }, runs))
     }
 }
 

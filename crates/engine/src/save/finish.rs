@@ -68,7 +68,10 @@ impl PartWriter {
     /// Writes what is left. With `manifest`, whose parts are ignored, this part becomes a whole checkpoint.
     pub fn finish(mut self, manifest: Option<Manifest>) -> Result<FinishedPart> {
         match self.finish_inner(manifest) {
-            Ok(finished) => Ok(finished),
+            Ok(finished) => {
+                self.part_with_writers();
+                Ok(finished)
+            }
             Err(error) => {
                 self.abandon();
                 Err(error)
@@ -116,6 +119,15 @@ impl PartWriter {
         let known = std::mem::replace(&mut self.known, Known::new(0));
         drop(self.coder.workers.ask(move |_| {
             drop((buffers, known));
+            Ok(())
+        }));
+    }
+
+    /// The writers of packs have answered, and may be giving back memory still.
+    fn part_with_writers(&mut self) {
+        let io = std::mem::replace(&mut self.io, Workers::new(1, ""));
+        drop(self.coder.workers.ask(move |_| {
+            drop(io);
             Ok(())
         }));
     }
@@ -207,7 +219,7 @@ impl PartWriter {
                 Some(last.push_meta(ChunkKind::Manifest, bytes, &self.coder)?.1)
             }
         };
-        let sealed = last.close(&self.coder).write(&**self.vault.store(), self.options.durable)?;
+        let (sealed, _) = last.close(&self.coder).write(&**self.vault.store(), self.options.durable)?;
         let home = sealed.pack;
         self.sealed.push(sealed);
         part.references.iter_mut().for_each(|reference| reference.pack = reference.pack.resolved(&home));
@@ -242,6 +254,6 @@ pub fn write_manifest(
     let coder = Coder::at_leisure(workers.clone());
     let mut assembly = Assembly::new(name, 0);
     let (_, chunk) = assembly.push_meta(ChunkKind::Manifest, manifest.encode(), &coder)?;
-    let SealedPack { pack, .. } = assembly.close(&coder).write(&**store, durable)?;
+    let (SealedPack { pack, .. }, _) = assembly.close(&coder).write(&**store, durable)?;
     Ok(Locator { pack, chunk })
 }

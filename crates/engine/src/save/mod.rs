@@ -412,7 +412,7 @@ impl PartWriter {
         }
         let (store, durable) = (self.vault.store().clone(), self.options.durable);
         let closed = assembly.close(&self.coder);
-        self.sealing.push(self.io.ask(move |_| closed.write(&*store, durable)));
+        self.sealing.push(self.io.ask_leaving(move |_| closed.write(&*store, durable)));
         Ok(())
     }
 

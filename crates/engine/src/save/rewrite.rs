@@ -61,7 +61,7 @@ impl Rewriter {
         if let Some(open) = self.open.take() {
             let closed = open.close(&self.coder);
             let store = self.store.clone();
-            self.under_way = Some(self.io.ask(move |_| closed.write(&*store, true)));
+            self.under_way = Some(self.io.ask_leaving(move |_| closed.write(&*store, true)));
         }
         Ok(())
     }
