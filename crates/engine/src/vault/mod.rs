@@ -219,7 +219,10 @@ impl Vault {
             return Err(bad("it is too short to be a pack"));
         }
         let needs_few = self.needs_few_hashes.load(Ordering::Relaxed);
-        let tail_len = if needs_few { pack::footer_length(length) } else { pack::tail_length(length) };
+        let tail_len = match needs_few && length > WHOLE_MAX {
+            true => pack::footer_length(length),
+            false => pack::tail_length(length),
+        };
         let mut tail = vec![0; tail_len as usize];
         self.store.read_copy(name, copy, length - tail_len, &mut tail)?;
         let trailer = pack::Trailer::decode(name, length, &tail[tail.len() - pack::TRAILER_BYTES..])?;

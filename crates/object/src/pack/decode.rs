@@ -257,6 +257,14 @@ mod tests {
         assert_eq!((run.chunk_start(3), run.chunk_len(3), run.chunk_len(4)), (10, 5, 25));
         assert_eq!(opened.run_of(1).unwrap().chunk_len(1), 904);
         assert!(opened.run_of(8).is_none());
+        // Chunks of one length but for the last, and of lengths of their own: 10, 5 and 25 bytes.
+        let first = opened.run_of(0).unwrap();
+        assert_eq!(
+            [1, 4096, 4097, 9999].map(|bytes| first.chunks_for(0, 2, bytes)),
+            [(1, 4096), (1, 4096), (2, 5000), (2, 5000)]
+        );
+        assert_eq!([10, 11, 15, 16].map(|bytes| run.chunks_for(2, 5, bytes).0), [3, 4, 4, 5]);
+        assert_eq!([run.chunks_for(3, 4, 99), run.chunks_for(3, 3, 1)], [(4, 5), (3, 0)]);
     }
 
     #[test]
