@@ -308,6 +308,9 @@ pub enum PoolVerb {
         /// Where to listen; by default at the address from which the manager is reached. With memory and a folder, that has the next port.
         #[arg(long, value_name = "HOST:PORT")]
         listen: Option<String>,
+        /// How others reach it, where that is not where it listens: behind a translation of addresses, or in a container. With memory and a folder, that has the next port.
+        #[arg(long, value_name = "HOST:PORT")]
+        advertise: Option<String>,
         /// Give away what is held, and lend nothing, while the owner of the machine wants it: load or load=PART (other programs use more than half, or that part, of all
         /// processors), login (somebody is logged in), signal (SIGUSR1 came, and no SIGUSR2 since). Several with commas between them.
         #[arg(long, value_name = "SIGNS", value_delimiter = ',')]

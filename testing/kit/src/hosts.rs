@@ -1,19 +1,25 @@
 //! Several hosts on this machine, whose network can be cut and slowed down.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::proxy::Proxy;
+
 /// Hosts with addresses of their own: network namespaces on one bridge where this process may make them, and elsewhere addresses of
-/// 127.0.0.x, where a host is cut off by stopping its processes. They are gone when it is dropped. Host 0 is the hub.
+/// 127.0.0.x, where a host is cut off by stopping its processes, and slow because a proxy before it is. They are gone when it is dropped. Host 0 is the hub.
 pub struct Hosts {
     /// What the names of the namespaces begin with, where there are some.
     prefix: Option<String>,
     count: usize,
     /// Processes of hosts that have no network of their own.
     processes: Mutex<Vec<(usize, u32)>>,
+    /// The ways to them.
+    proxies: Mutex<BTreeMap<usize, Proxy>>,
 }
 
 const PREFIX: &str = "stdchk-test";
@@ -35,12 +41,18 @@ impl Hosts {
         clear_remains();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("{PREFIX}-{}-{number}", std::process::id());
-        let mut hosts = Hosts { prefix: Some(prefix), count: others + 1, processes: Mutex::default() };
+        let mut hosts = Hosts::on_loopback(others);
+        hosts.prefix = Some(prefix);
         if !hosts.build() {
             hosts.take_down();
             hosts.prefix = None;
         }
         hosts
+    }
+
+    /// The same where nobody may make networks.
+    pub fn on_loopback(others: usize) -> Hosts {
+        Hosts { prefix: None, count: others + 1, processes: Mutex::default(), proxies: Mutex::default() }
     }
 
     /// Whether they have networks of their own.
@@ -73,6 +85,23 @@ impl Hosts {
         self.processes.lock().expect("no test panics here").push((host, process));
     }
 
+    /// Where a server of a host that has no network of its own is to be asked for by others, so that the way there can be made slow; `None` where there is no need.
+    pub fn way_to(&self, host: usize) -> Option<SocketAddr> {
+        if self.are_apart() {
+            return None;
+        }
+        let mut proxies = self.proxies.lock().expect("no test panics here");
+        let start = || Proxy::start(&self.address(host)).expect("a free port");
+        Some(proxies.entry(host).or_insert_with(start).address())
+    }
+
+    /// Where that server listens.
+    pub fn lead_to(&self, host: usize, server: SocketAddr) {
+        if let Some(proxy) = self.proxies.lock().expect("no test panics here").get(&host) {
+            proxy.lead_to(server);
+        }
+    }
+
     /// Nothing goes to a host any more, nor comes from it; nobody is told.
     pub fn cut(&self, host: usize) {
         match self.name(0) {
@@ -103,7 +132,10 @@ impl Hosts {
 
     /// So many bytes come and go in a second, of a host that cannot do more. Whether that is so.
     pub fn slow(&self, host: usize, bytes: u64) -> bool {
-        let (Some(hub), Some(name)) = (self.name(0), self.name(host)) else { return false };
+        let (Some(hub), Some(name)) = (self.name(0), self.name(host)) else {
+            let proxies = self.proxies.lock().expect("no test panics here");
+            return proxies.get(&host).map(|proxy| proxy.limit(bytes)).is_some();
+        };
         let rate = format!("{}bit", bytes * 8);
         let limit = ["root", "tbf", "rate", &rate, "burst", "64k", "latency", "200ms"];
         let shape = |of: &str, way: &str| {

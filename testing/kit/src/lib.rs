@@ -5,6 +5,7 @@ mod etcd;
 pub mod generate;
 pub mod hostile;
 mod hosts;
+mod proxy;
 mod s3;
 mod sim_fs;
 

@@ -40,6 +40,8 @@ pub struct LenderOptions {
     pub disk: Option<(PathBuf, u64)>,
     /// Where to listen; by default at the address from which the manager is reached. A folder besides memory has the next port.
     pub listen: Option<String>,
+    /// How others reach it, where that is not where it listens: a host and a port. A folder besides memory has the next port.
+    pub advertise: Option<String>,
     /// What fails together with it; by default this machine.
     pub domain: Option<String>,
     /// Bytes in a second that are given away at most when members come and go, or one was lost; without it as fast as it goes.
@@ -52,6 +54,7 @@ pub struct LenderOptions {
 pub struct Lent {
     benefactor: Benefactor,
     id: u64,
+    listen: SocketAddr,
     address: String,
     medium: Medium,
     bytes: u64,
@@ -68,6 +71,11 @@ impl Lent {
     }
 
     /// Where it listens.
+    pub fn listen(&self) -> SocketAddr {
+        self.listen
+    }
+
+    /// Where others reach it.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -106,12 +114,16 @@ impl Lender {
         let disk =
             disk.map(|(folder, bytes)| Held::of_disk(folder, *bytes, state.pool().id())).transpose()?;
         // Nobody joins before it is clear that all can.
-        let listen = |(at, held)| Ok((way.listen(at)?, held));
+        let listen = |(at, held)| {
+            let advertised =
+                options.advertise.as_deref().map(|address| advertised(address, at)).transpose()?;
+            Ok((way.listen(at)?, advertised, held))
+        };
         let held = memory.into_iter().chain(disk).enumerate().map(listen).collect::<Result<Vec<_>>>()?;
         let metrics = options.metrics.as_deref().map(Metrics::bind).transpose()?;
         let mut joined: Vec<(Lent, Reports)> = Vec::new();
-        for (listener, held) in held {
-            match way.join(listener, held) {
+        for (listener, advertised, held) in held {
+            match way.join(listener, advertised, held) {
                 Ok(one) => joined.push(one),
                 Err(error) => {
                     joined.iter().for_each(|(lent, _)| _ = lent.benefactor.step_back());
@@ -241,12 +253,20 @@ impl Way<'_> {
     }
 
     /// Joins with it.
-    fn join(&self, (listener, bound): (TcpListener, SocketAddr), held: Held) -> Result<(Lent, Reports)> {
+    fn join(
+        &self,
+        (listener, listen): (TcpListener, SocketAddr),
+        advertised: Option<String>,
+        held: Held,
+    ) -> Result<(Lent, Reports)> {
         let options = self.options;
         // Others must be able to go there.
-        let address = match bound.ip().is_unspecified() {
-            true => format!("{}:{}", way_from_here(&options.manager)?, bound.port()),
-            false => bound.to_string(),
+        let address = match advertised {
+            Some(address) => address,
+            None if listen.ip().is_unspecified() => {
+                format!("{}:{}", way_from_here(&options.manager)?, listen.port())
+            }
+            None => listen.to_string(),
         };
         let domain = options.domain.clone().unwrap_or_else(|| format!("host={}", host::name()));
         let Held { shelf, id, medium, bytes, lock } = held;
@@ -263,7 +283,17 @@ impl Way<'_> {
             drained: drain.tally(),
         };
         Ok((
-            Lent { benefactor, id, address, medium, bytes, yields: false, _drain: drain, _lock: lock },
+            Lent {
+                benefactor,
+                id,
+                listen,
+                address,
+                medium,
+                bytes,
+                yields: false,
+                _drain: drain,
+                _lock: lock,
+            },
             reports,
         ))
     }
@@ -285,6 +315,18 @@ fn check_domain(word: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!("{word:?} is no domain: write a word such as rack=r7")))
+}
+
+/// An address for others with a port so many further.
+fn advertised(address: &str, further: usize) -> Result<String> {
+    let address = port_after(address, further)?;
+    let is_any = address.ends_with(":0") || address.starts_with("0.0.0.0:") || address.starts_with("[::]:");
+    if is_any || address.starts_with(':') {
+        return Err(Error::invalid(format!(
+            "{address} is nowhere that others could go to: advertise HOST:PORT"
+        )));
+    }
+    Ok(address)
 }
 
 /// The address with a port so many further, unless that is any port.
@@ -362,5 +404,21 @@ fn identity(folder: &Path, pool: u64) -> Result<u64> {
             Ok(id)
         }
         Err(error) => Err(Error::io(format!("cannot read {place}"), error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_somewhere_is_advertised() {
+        assert_eq!(advertised("gate.example:7000", 0).unwrap(), "gate.example:7000");
+        assert_eq!(advertised("[2001:db8::7]:7000", 1).unwrap(), "[2001:db8::7]:7001");
+        for bad in ["gate.example", "gate.example:0", "0.0.0.0:7000", "[::]:7000", ":7000", "gate.example:x"]
+        {
+            assert_eq!(advertised(bad, 0).unwrap_err().kind(), Kind::Invalid, "{bad}");
+        }
+        assert!(advertised("gate.example:65535", 1).is_err());
     }
 }

@@ -53,6 +53,7 @@ pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
             disk,
             size,
             listen,
+            advertise,
             yield_when,
             calm,
             domain,
@@ -65,6 +66,7 @@ pub fn pool(cli: &Cli, out: &Out, verb: &PoolVerb) -> Result<u8> {
                 memory: cli.memory,
                 disk: disk.clone().zip(*size),
                 listen: listen.clone(),
+                advertise: advertise.clone(),
                 domain: domain.clone(),
                 move_rate: *move_rate,
                 metrics: metrics.clone(),
@@ -215,12 +217,14 @@ fn join(out: &Out, options: &LenderOptions, key: Key, grace: Duration, mut owner
     let mut lender = Lender::join(options, key)?;
     for lent in lender.lent() {
         let (id, address, medium) = (format!("{:016x}", lent.id()), lent.address(), lent.medium().as_str());
+        let listen = lent.listen().to_string();
         out.either(
             || {
                 let metrics = lender.metrics().map(|at| at.to_string());
                 json!({
                     "benefactor": id,
-                    "listen": address,
+                    "listen": listen,
+                    "address": address,
                     "medium": medium,
                     "bytes": lent.bytes(),
                     "metrics": metrics,

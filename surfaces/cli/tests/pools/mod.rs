@@ -205,8 +205,12 @@ impl Pool {
         let mut command = self.command_on(host);
         command.args(["pool", "join", &self.place, "--json", "--domain", &format!("host={host}")]);
         command.args(["--listen", &format!("{}:0", hosts.address(host))]).args(lend);
+        if let Some(way) = hosts.way_to(host) {
+            command.args(["--advertise", &way.to_string()]);
+        }
         let process = Process::start(command);
         hosts.runs(host, process.child.id());
+        hosts.lead_to(host, process.address().parse().expect("an address"));
         process
     }
 

@@ -1,0 +1,155 @@
+//! A way to a server that can be made slow, where the kernel's own means are not to be had.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// Bytes that are handed on at a time.
+const STEP: usize = 16 << 10;
+/// How long whoever connects waits until it is known where to.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Listens, and hands on what comes to a server and what that answers, at most so many bytes in a second each way. It is gone when it is dropped.
+pub struct Proxy {
+    address: SocketAddr,
+    way: Arc<Way>,
+}
+
+#[derive(Default)]
+struct Way {
+    /// Where it leads, as soon as that is known.
+    to: Mutex<Option<SocketAddr>>,
+    is_known: Condvar,
+    /// Bytes in a second, or 0 for as fast as it goes.
+    rate: AtomicU64,
+    there: Pace,
+    back: Pace,
+    is_over: AtomicBool,
+}
+
+/// When the next bytes may go, of all connections together.
+#[derive(Default)]
+struct Pace(Mutex<Option<Instant>>);
+
+impl Pace {
+    /// Waits until so many bytes have had their time.
+    fn take(&self, bytes: usize, rate: u64) {
+        if rate == 0 {
+            return;
+        }
+        let time = Duration::from_secs_f64(bytes as f64 / rate as f64);
+        let until = {
+            let mut free_at = self.0.lock().expect("nobody panics here");
+            let until = free_at.unwrap_or_else(Instant::now).max(Instant::now()) + time;
+            *free_at = Some(until);
+            until
+        };
+        std::thread::sleep(until.saturating_duration_since(Instant::now()));
+    }
+}
+
+impl Proxy {
+    /// Listens at any free port of an address.
+    pub fn start(host: &str) -> std::io::Result<Proxy> {
+        let listener = TcpListener::bind((host, 0))?;
+        let address = listener.local_addr()?;
+        let way = Arc::new(Way::default());
+        let ours = way.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if ours.is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                let way = ours.clone();
+                std::thread::spawn(move || way.connect(&stream));
+            }
+        });
+        Ok(Proxy { address, way })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whoever connects from now on is led there.
+    pub fn lead_to(&self, server: SocketAddr) {
+        *self.way.to.lock().expect("nobody panics here") = Some(server);
+        self.way.is_known.notify_all();
+    }
+
+    /// So many bytes a second each way, of all connections together.
+    pub fn limit(&self, bytes: u64) {
+        self.way.rate.store(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.way.is_over.store(true, Ordering::Relaxed);
+        // Wakes the one that accepts.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Way {
+    fn connect(&self, stream: &TcpStream) {
+        let to = self.to.lock().expect("nobody panics here");
+        let (to, _) =
+            self.is_known.wait_timeout_while(to, PATIENCE, |to| to.is_none()).expect("nobody panics here");
+        let Some(Ok(server)) = to.map(TcpStream::connect) else { return };
+        drop(to);
+        std::thread::scope(|scope| {
+            scope.spawn(|| self.hand_on(stream, &server, &self.there));
+            self.hand_on(&server, stream, &self.back);
+        });
+    }
+
+    /// Until one side has no more to say; the other one hears that.
+    fn hand_on(&self, mut from: &TcpStream, mut to: &TcpStream, pace: &Pace) {
+        let mut buffer = [0; STEP];
+        while let Ok(len @ 1..) = from.read(&mut buffer) {
+            pace.take(len, self.rate.load(Ordering::Relaxed));
+            if to.write_all(&buffer[..len]).is_err() {
+                let _ = from.shutdown(Shutdown::Read);
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Write);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_comes_through_as_slowly_as_it_may() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let proxy = Proxy::start("127.0.0.1").unwrap();
+        let echo = std::thread::spawn({
+            let at = server.local_addr().unwrap();
+            proxy.limit(1 << 20);
+            let mut client = TcpStream::connect(proxy.address()).unwrap();
+            proxy.lead_to(at);
+            move || {
+                client.write_all(&[7; 200 << 10]).unwrap();
+                client.shutdown(Shutdown::Write).unwrap();
+                let mut answer = Vec::new();
+                client.read_to_end(&mut answer).unwrap();
+                answer
+            }
+        });
+        let begun = Instant::now();
+        let (mut stream, _) = server.accept().unwrap();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        assert!(all == [7; 200 << 10]);
+        assert!(begun.elapsed() > Duration::from_millis(150), "{:?}", begun.elapsed());
+        stream.write_all(b"done").unwrap();
+        drop(stream);
+        assert_eq!(echo.join().unwrap(), b"done");
+    }
+}
