@@ -25,7 +25,7 @@ pub use op::{
     CheckpointEntry, ChunkRange, Durability, Op, Owner, PartEntry, Restart, SessionEntry, SessionKind,
 };
 pub use policy::{Policy, Saving, Wanted};
-pub use pool::{Class, Medium, Member, Pool, PoolOp};
+pub use pool::{Class, Leaver, Medium, Member, Pool, PoolOp};
 pub use record::{Record, random};
 pub use state::{App, Chunked, Forward, History, Keyed, OpenSession, SaveSample, State};
 

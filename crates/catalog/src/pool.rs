@@ -66,7 +66,8 @@ pub enum PoolOp {
     Join(Member),
     /// Somebody does not lend any more: he said so, or somebody else did.
     Leave(u64),
-    /// Nothing was heard of somebody for too long. If he lives he may join again.
+    /// Nothing was heard of somebody for too long. If he lives he may join again. Of one who had left before nobody expects any more that he gives away what
+    /// he held.
     Lose(u64),
     /// Everything lies where this epoch has it.
     Settle(u64),
@@ -84,6 +85,19 @@ enum Change {
     Left(Member),
     /// What it was before.
     Changed(Member),
+    /// No difference; but one of those who had left is given up, so all must look again where everything is.
+    GivenUp(u64),
+}
+
+/// One who does not lend any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaver<'p> {
+    /// What he was.
+    pub member: &'p Member,
+    /// The epoch that began when he left.
+    pub epoch: u64,
+    /// Whether it is expected that he gives away what he holds: he was not lost.
+    pub gives: bool,
 }
 
 /// The members of a pool, and how they came to be these.
@@ -131,12 +145,24 @@ impl Pool {
     }
 
     /// Those who have left since the settled epoch, and may still hold something that nobody else has.
-    pub fn leavers(&self) -> impl Iterator<Item = &Member> {
-        let left = self.changes.iter().filter_map(|change| match change {
-            Change::Left(member) => Some(member),
-            Change::Joined(_) | Change::Changed(_) => None,
-        });
-        left.filter(|member| !self.members.contains_key(&member.id))
+    pub fn leavers(&self) -> impl Iterator<Item = Leaver<'_>> {
+        let mut leavers = BTreeMap::new();
+        for (epoch, change) in (self.settled + 1..).zip(&self.changes) {
+            match change {
+                Change::Left(member) => {
+                    leavers.insert(member.id, Leaver { member, epoch, gives: !self.is_lost(member.id) });
+                }
+                Change::GivenUp(id) => _ = leavers.get_mut(id).map(|leaver| leaver.gives = false),
+                Change::Joined(_) | Change::Changed(_) => {}
+            }
+        }
+        leavers.into_values().filter(|leaver| !self.members.contains_key(&leaver.member.id))
+    }
+
+    /// Whether somebody lends, or is one of those.
+    pub fn belongs(&self, id: u64) -> bool {
+        let has_left = |change: &Change| matches!(change, Change::Left(member) if member.id == id);
+        self.members.contains_key(&id) || self.changes.iter().any(has_left)
     }
 
     /// The epochs in which something may lie, the current first, the settled last, each with its members. Of those in between a few are told apart, the newest;
@@ -153,6 +179,7 @@ impl Pool {
                 Change::Left(member) | Change::Changed(member) => {
                     members.insert(member.id, member.clone());
                 }
+                Change::GivenUp(_) => {}
             }
             if number == self.settled || epochs.len() < EPOCHS_TOLD_APART {
                 epochs.push((number, list(&members)));
@@ -161,7 +188,7 @@ impl Pool {
             match change {
                 // Everybody who was there in the newest of these.
                 _ if between.is_empty() => between = members.clone(),
-                Change::Joined(_) => {}
+                Change::Joined(_) | Change::GivenUp(_) => {}
                 Change::Left(member) | Change::Changed(member) => {
                     between.entry(member.id).or_insert_with(|| member.clone());
                 }
@@ -190,6 +217,9 @@ impl Pool {
                 Err(Error::new(Kind::Conflict, "this pool was founded before"))
             }
             PoolOp::Join(_) if self.class.is_none() => Err(Error::invalid("there is no pool to join")),
+            PoolOp::Lose(id) if self.leavers().any(|leaver| leaver.gives && leaver.member.id == *id) => {
+                Ok(())
+            }
             PoolOp::Leave(id) | PoolOp::Lose(id) if !self.members.contains_key(id) => {
                 Err(Error::new(Kind::NotFound, format!("there is no benefactor {id:016x}")))
             }
@@ -209,9 +239,11 @@ impl Pool {
                 self.changes.push(before.map_or(Change::Joined(member.id), Change::Changed));
             }
             PoolOp::Leave(id) | PoolOp::Lose(id) => {
-                if let Some(member) = self.members.remove(id) {
-                    self.changes.push(Change::Left(member));
-                }
+                let Some(member) = self.members.remove(id) else {
+                    self.changes.push(Change::GivenUp(*id));
+                    return;
+                };
+                self.changes.push(Change::Left(member));
                 if matches!(op, PoolOp::Lose(_)) {
                     self.lost.push(*id);
                     let long_ago = self.lost.len().saturating_sub(LOST_MAX);
@@ -253,6 +285,10 @@ impl Pool {
                     out.u8(2);
                     member.encode(out);
                 }
+                Change::GivenUp(id) => {
+                    out.u8(3);
+                    out.u64(*id);
+                }
             }
         }
         out.varint(self.members.len() as u64);
@@ -273,6 +309,7 @@ impl Pool {
                 0 => Change::Joined(reader.u64()?),
                 1 => Change::Left(Member::decode(reader)?),
                 2 => Change::Changed(Member::decode(reader)?),
+                3 => Change::GivenUp(reader.u64()?),
                 _ => return Err(reader.corrupt("an unknown change of a pool")),
             };
             pool.changes.push(change);
@@ -387,6 +424,35 @@ mod tests {
     }
 
     #[test]
+    fn who_dies_while_it_leaves_is_given_up() {
+        let mut pool = Pool::default();
+        done(&mut pool, PoolOp::Found(Class { replicas: 2, code: None, stripe: 0 }, 77));
+        (1..=3).for_each(|id| done(&mut pool, PoolOp::Join(member(id))));
+        done(&mut pool, PoolOp::Settle(3));
+        done(&mut pool, PoolOp::Leave(2));
+        let leavers = |pool: &Pool| -> Vec<(u64, u64, bool)> {
+            pool.leavers().map(|Leaver { member, epoch, gives }| (member.id, epoch, gives)).collect()
+        };
+        assert_eq!((leavers(&pool), pool.belongs(2)), (vec![(2, 4, true)], true));
+        let before = pool.epochs();
+        done(&mut pool, PoolOp::Lose(2));
+        // All look again, and what it had is looked for where it was.
+        assert_eq!((pool.epoch(), leavers(&pool), pool.is_lost(2)), (5, vec![(2, 4, false)], false));
+        assert_eq!(pool.epochs()[1..], before);
+        assert_eq!(pool.epochs()[0].1, before[0].1);
+        assert!(pool.check(&PoolOp::Lose(2)).is_err(), "once");
+        let mut out = Writer::new();
+        pool.encode(&mut out);
+        assert_eq!(Pool::decode(&mut Reader::new(&out.into_bytes(), "test")).unwrap(), pool);
+        // It may live, and come back.
+        done(&mut pool, PoolOp::Join(member(2)));
+        done(&mut pool, PoolOp::Leave(2));
+        assert_eq!(leavers(&pool), [(2, 7, true)]);
+        done(&mut pool, PoolOp::Settle(7));
+        assert!(!pool.belongs(2));
+    }
+
+    #[test]
     fn epochs_are_known_back_to_the_settled_one() {
         let mut pool = Pool::default();
         assert!(pool.check(&PoolOp::Join(member(1))).is_err(), "nothing to join");
@@ -403,6 +469,7 @@ mod tests {
         done(&mut pool, PoolOp::Lose(1));
         assert!(pool.is_lost(1) && !pool.is_lost(2) && pool.id() == 77);
         assert!(pool.check(&PoolOp::Leave(1)).is_err() && pool.check(&PoolOp::Settle(5)).is_err());
+        assert!(pool.check(&PoolOp::Lose(1)).is_err(), "it is lost already");
         let ids = |pool: &Pool| -> Vec<(u64, Vec<u64>)> {
             let epochs = pool.epochs().into_iter();
             epochs

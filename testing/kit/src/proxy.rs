@@ -6,8 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt;
+
 /// Bytes that are handed on at a time.
 const STEP: usize = 16 << 10;
+/// What the kernel may hold on its way besides. Much more would be taken at once, and come long after whoever sent it has given up.
+const UNDER_WAY: usize = 64 << 10;
 /// How long whoever connects waits until it is known where to.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -54,6 +58,8 @@ impl Proxy {
     /// Listens at any free port of an address.
     pub fn start(host: &str) -> std::io::Result<Proxy> {
         let listener = TcpListener::bind((host, 0))?;
+        // Connections take it over.
+        sockopt::set_socket_recv_buffer_size(&listener, UNDER_WAY)?;
         let address = listener.local_addr()?;
         let way = Arc::new(Way::default());
         let ours = way.clone();
@@ -99,8 +105,12 @@ impl Way {
         let to = self.to.lock().expect("nobody panics here");
         let (to, _) =
             self.is_known.wait_timeout_while(to, PATIENCE, |to| to.is_none()).expect("nobody panics here");
-        let Some(Ok(server)) = to.map(TcpStream::connect) else { return };
+        let server = *to;
         drop(to);
+        let Some(Ok(server)) = server.map(TcpStream::connect) else { return };
+        let _ = sockopt::set_socket_recv_buffer_size(&server, UNDER_WAY);
+        let _ = sockopt::set_socket_send_buffer_size(&server, UNDER_WAY);
+        let _ = sockopt::set_socket_send_buffer_size(stream, UNDER_WAY);
         std::thread::scope(|scope| {
             scope.spawn(|| self.hand_on(stream, &server, &self.there));
             self.hand_on(&server, stream, &self.back);

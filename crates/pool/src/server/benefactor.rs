@@ -205,6 +205,10 @@ impl Benefactor {
             std::thread::sleep(Duration::from_millis(20));
         }
         let behind = self.report().packs;
+        if behind == 0 {
+            self.keeper.evict();
+            say_last(&self.lend.manager, &self.keeper);
+        }
         self.end();
         match behind {
             0 => Ok(()),
@@ -256,6 +260,20 @@ struct Seen {
     settled: u64,
 }
 
+/// Says how a benefactor is; what the pool is like, and for how many milliseconds nothing need be said.
+fn say(manager: &Peer, report: Report) -> Result<(Seen, u64)> {
+    manager.ask_for(&Question::Alive(report), |r| {
+        Ok((Seen { pool: r.u64()?, epoch: r.varint()?, settled: r.varint()? }, r.varint()?))
+    })
+}
+
+/// The last word of one that has given everything away: nobody need wait for it, or wonder what became of what it had.
+fn say_last(manager: &Peer, keeper: &Keeper) {
+    if let Err(error) = say(manager, keeper.report()) {
+        tracing::debug!("nobody hears that this benefactor is done: {error}");
+    }
+}
+
 impl Watcher {
     fn watch(&self) {
         while !self.is_ending.load(Ordering::Relaxed) {
@@ -271,10 +289,7 @@ impl Watcher {
     fn watch_once(&self) -> Duration {
         let meter = self.meter.as_ref().map(|meter| meter.lock().unwrap_or_else(PoisonError::into_inner));
         let load = meter.map(|mut meter| meter.load()).unwrap_or_default();
-        let alive = Question::Alive(Report { load, ..self.keeper.report() });
-        let said = self.manager.ask_for(&alive, |r| {
-            Ok((Seen { pool: r.u64()?, epoch: r.varint()?, settled: r.varint()? }, r.varint()?))
-        });
+        let said = say(&self.manager, Report { load, ..self.keeper.report() });
         // Whoever was lost is not heard; that is seen in the names.
         let (now, pause) = match said {
             Ok((seen, pause)) => (Some(seen), Duration::from_millis(pause)),
@@ -320,6 +335,7 @@ impl Watcher {
         let belongs = pool.members().contains_key(&self.member.id);
         if !belongs && self.keeper.report().packs == 0 {
             self.keeper.evict();
+            say_last(&self.manager, &self.keeper);
         }
         // Whoever does not belong looks again and again whether it is done.
         *self.seen() =

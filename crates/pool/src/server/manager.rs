@@ -1,10 +1,10 @@
 //! Keeping the names for a pool that has no other catalog.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use stdchk_catalog::{Catalog, Op, Pool, PoolOp, State};
+use stdchk_catalog::{Catalog, Leaver, Op, Pool, PoolOp, State};
 use stdchk_catalog_log::clock;
 use stdchk_catalog_log::{LogCatalog, Signs, Tail, Upon};
 use stdchk_object::wire::{Reader, Writer};
@@ -28,6 +28,8 @@ pub struct ManagerService {
     signs: Box<dyn Signs>,
     /// Since when no sign of a benefactor is there.
     missed: Mutex<HashMap<u64, Instant>>,
+    /// Benefactors that said that they hold nothing, and with which epoch they were done.
+    done: Mutex<HashMap<u64, u64>>,
     /// How long nothing may be heard of a benefactor before it counts as lost, beside the time for which a sign lasts.
     grace: Duration,
 }
@@ -64,7 +66,7 @@ impl ManagerService {
         signs: Box<dyn Signs>,
         grace: Duration,
     ) -> ManagerService {
-        ManagerService { catalog, objects, signs, missed: Mutex::default(), grace }
+        ManagerService { catalog, objects, signs, missed: Mutex::default(), done: Mutex::default(), grace }
     }
 
     fn missed(&self) -> MutexGuard<'_, HashMap<u64, Instant>> {
@@ -74,9 +76,12 @@ impl ManagerService {
     /// Notes how a benefactor is. When all say that they are done with an epoch it is settled.
     fn take_report(&self, report: Report) -> Result<Arc<State>> {
         let state = self.catalog.state();
-        if state.as_ref().is_ok_and(|state| !belongs(state.pool(), report.member)) {
+        if state.as_ref().is_ok_and(|state| !state.pool().belongs(report.member)) {
             let text = format!("benefactor {:016x} does not belong to the pool any more", report.member);
             return Err(Error::new(Kind::Fenced, text));
+        }
+        if let Ok(state) = &state {
+            self.note_done(state.pool(), [&report]);
         }
         // That it was heard counts also while the log cannot be read or written.
         let mut said = Writer::new();
@@ -95,15 +100,13 @@ impl ManagerService {
         (PAUSE_EACH * u32::try_from(members).unwrap_or(u32::MAX)).max(PAUSE).min(most)
     }
 
-    /// The newest epoch with which all say that they are done: all who lend, and those who have left and still give away.
+    /// The newest epoch with which all say that they are done: all who lend, and those who have left and still give away. Nobody waits for those who are
+    /// lost.
     fn settle(&self, state: Arc<State>) -> Result<Arc<State>> {
         let reports = self.reports()?;
         let pool = state.pool();
         let settled = |id: &u64| reports.get(id).map_or(0, |report| report.settled);
-        // Nobody waits for those who are lost.
-        let leaving = pool.leavers().map(|member| &member.id).filter(|id| !pool.is_lost(**id));
-        let leaving = leaving.filter(|id| !self.is_silent(**id, reports.contains_key(id)));
-        let done = pool.members().keys().chain(leaving).map(settled).min().unwrap_or(0);
+        let done = self.expected(pool).iter().map(settled).min().unwrap_or(0);
         if done <= pool.settled() {
             return Ok(state);
         }
@@ -131,6 +134,26 @@ impl ManagerService {
         clock::since(*missed.entry(member).or_insert_with(clock::now)) > self.grace
     }
 
+    /// Remembers who of those that leave have given everything away: they may end, and nobody waits for them.
+    fn note_done<'r>(&self, pool: &Pool, reports: impl IntoIterator<Item = &'r Report>) {
+        let mut done = self.done();
+        done.retain(|&id, _| pool.belongs(id));
+        let empty = reports.into_iter().filter(|report| report.packs == 0);
+        done.extend(empty.map(|report| (report.member, report.settled)));
+    }
+
+    fn done(&self) -> MutexGuard<'_, HashMap<u64, u64>> {
+        self.done.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Who should be heard: those who lend, and those who have left and have not given everything away.
+    fn expected(&self, pool: &Pool) -> BTreeSet<u64> {
+        let done = self.done();
+        let is_done = |leaver: &Leaver| done.get(&leaver.member.id).is_some_and(|&with| with >= leaver.epoch);
+        let giving = pool.leavers().filter(|leaver| leaver.gives && !is_done(leaver));
+        pool.members().keys().copied().chain(giving.map(|leaver| leaver.member.id)).collect()
+    }
+
     /// Gives everybody all patience again: this process itself could not hear anybody for a while.
     pub fn forgive_silence(&self) {
         self.signs.forgive();
@@ -141,29 +164,26 @@ impl ManagerService {
     /// of those who are there: one of them is enough.
     pub fn evict_silent(&self, member: Option<u64>) -> Result<Vec<u64>> {
         let (state, present) = (self.catalog.state()?, self.signs.present()?);
-        let first = present.keys().copied().find(|&id| belongs(state.pool(), id));
+        self.note_done(state.pool(), self.reports()?.values());
+        let first = present.keys().copied().find(|&id| state.pool().belongs(id));
         if member.is_some() && first != member {
             self.missed().clear();
             return Ok(Vec::new());
         }
-        self.missed().retain(|&id, _| belongs(state.pool(), id));
-        let members = state.pool().members().keys().copied();
-        let silent: Vec<u64> = members.filter(|id| self.is_silent(*id, present.contains_key(id))).collect();
+        self.missed().retain(|&id, _| state.pool().belongs(id));
+        let expected = self.expected(state.pool()).into_iter();
+        let silent: Vec<u64> = expected.filter(|id| self.is_silent(*id, present.contains_key(id))).collect();
         for &member in &silent {
             self.catalog.append(true, &mut |state| {
-                let there = state.pool().members().contains_key(&member);
-                Ok(if there { vec![Op::Pool(PoolOp::Lose(member))] } else { Vec::new() })
+                let is_expected = self.expected(state.pool()).contains(&member);
+                Ok(if is_expected { vec![Op::Pool(PoolOp::Lose(member))] } else { Vec::new() })
             })?;
         }
         // What was said by those who do not belong any more would stay for ever.
-        let strangers: Vec<u64> = present.into_keys().filter(|&id| !belongs(state.pool(), id)).collect();
+        let strangers: Vec<u64> = present.into_keys().filter(|&id| !state.pool().belongs(id)).collect();
         self.signs.forget(&strangers)?;
         Ok(silent)
     }
-}
-
-fn belongs(pool: &Pool, id: u64) -> bool {
-    pool.members().contains_key(&id) || pool.leavers().any(|member| member.id == id)
 }
 
 fn check_object(name: &str) -> Result<()> {

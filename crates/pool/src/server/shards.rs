@@ -94,12 +94,19 @@ impl Keeper {
         let item = Item::shard(name, index);
         let layout = self.layout_of(name, index)?;
         let mut failure = None;
-        let owners = view.shard_takers(name, layout.count(), |of, id| {
-            let mut given = || self.give_to(view, id, item).map_err(|error| failure = Some(error)).is_ok();
-            of != index || id == self.id || given()
-        });
         let ideals = view.shard_owners(name, layout.count());
-        let (owner, ideal) = (owners[usize::from(index)], ideals[usize::from(index)]);
+        let ideal = ideals[usize::from(index)];
+        let mut owner_among = |may: &dyn Fn(u64) -> bool| {
+            let owners = view.shard_takers(name, layout.count(), |of, id| {
+                let mut given =
+                    || self.give_to(view, id, item).map_err(|error| failure = Some(error)).is_ok();
+                of != index || may(id) && (id == self.id || given())
+            });
+            owners[usize::from(index)]
+        };
+        // Whoever is to have another shard is no place for one whose own is full: he would have two.
+        let has_none = |id| Some(id) == ideal || !ideals.contains(&Some(id));
+        let owner = owner_among(&has_none).or_else(|| owner_among(&|_| true));
         let stays = view.members().any(|(id, _)| id == self.id);
         let next = self.secure_next(view, name, index, &layout, false);
         // Who leaves is not kept by what a pool lacks that is too small. Otherwise it goes when all is made: whoever gets this shard looks after the others
@@ -108,7 +115,7 @@ impl Keeper {
             next?;
         }
         match owner {
-            Some(id) if stays && id == self.id && self.has_another(name, index)? => {
+            Some(id) if stays && id == self.id && self.has_another_alone(view, name, index)? => {
                 let few = || Error::new(Kind::Io, "the pool has too few benefactors");
                 Err(failure.unwrap_or_else(few).within(format!("two shards of pack {name} are here")))
             }
@@ -136,16 +143,9 @@ impl Keeper {
         if view.current().members.len() < ideals.len() {
             return Ok(());
         }
-        let has = |id: u64, item: Item| match id == self.id {
-            true => self.shelf.length(item).is_ok(),
-            false => view.peer(id).try_ask(&Question::Length { epoch: 0, item }, &[], None).is_ok(),
-        };
         for (other, &ideal) in (0..).zip(ideals).filter(|(other, _)| *other != index) {
             let item = Item::shard(name, other);
-            let others = view.members().map(|(id, _)| id).filter(|id| Some(*id) != ideal);
-            let mut likely = ideal.into_iter().chain(others).filter(|id| *id != taker);
-            let mut is_elsewhere = || likely.any(|id| has(id, item));
-            if has(taker, item) && !is_elsewhere() {
+            if self.has(view, taker, item) && !self.is_with_another_than(view, taker, item, ideal) {
                 let text = format!(
                     "shard {index} of pack {name} waits until {taker:016x} has given away shard {other}"
                 );
@@ -155,9 +155,26 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whether one more shard of a pack is here.
-    fn has_another(&self, name: PackName, index: u8) -> Result<bool> {
-        Ok(self.shelf.items_of(name)?.iter().any(|item| item.shard.is_some_and(|other| other != index)))
+    /// Whether a member, perhaps this very one, has a shard.
+    fn has(&self, view: &View, id: u64, item: Item) -> bool {
+        match id == self.id {
+            true => self.shelf.length(item).is_ok(),
+            false => view.peer(id).try_ask(&Question::Length { epoch: 0, item }, &[], None).is_ok(),
+        }
+    }
+
+    /// Whether anybody but one member has a shard; who should have it is asked first.
+    fn is_with_another_than(&self, view: &View, one: u64, item: Item, ideal: Option<u64>) -> bool {
+        let others = view.members().map(|(id, _)| id).filter(|id| Some(*id) != ideal);
+        let mut likely = ideal.into_iter().chain(others).filter(|id| *id != one);
+        likely.any(|id| self.has(view, id, item))
+    }
+
+    /// Whether one more shard of a pack is here, and nowhere else.
+    fn has_another_alone(&self, view: &View, name: PackName, index: u8) -> Result<bool> {
+        let items = self.shelf.items_of(name)?;
+        let mut others = items.into_iter().filter(|item| item.shard.is_some_and(|other| other != index));
+        Ok(others.any(|item| !self.is_with_another_than(view, self.id, item, None)))
     }
 
     /// Sees to it that all shards of a pack are there, each with another benefactor, of which one is here.

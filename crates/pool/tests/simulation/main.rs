@@ -2,23 +2,25 @@
 //! anew and leave; the manager loses power; the network loses questions and answers, and falls apart; time jumps; savers die.
 //!
 //! What must hold: who is told that something is committed finds it again; wrong bytes never come out; nothing that was as safe as the
-//! pool promises is lost while no more machines are lost at once than that allows; and when the trouble is over, all is as safe again.
+//! pool promises is lost while no more machines are lost at once than that allows; and when the trouble is over, all is as safe again. In one story of four
+//! benefactors lend so little that they are soon full: then whoever had room kept for all that comes gets it, and of what is kept nothing is left in the end.
 //!
 //! `STDCHK_SEED=n cargo test -p stdchk-pool --test simulation` replays one seed; `STDCHK_SEEDS=n` tries so many.
 
+mod saver;
 mod world;
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stdchk_catalog::{Catalog, Class, Op, PoolOp, conformance};
+use stdchk_catalog::{Catalog, Class, Op, PoolOp};
 use stdchk_catalog_log::clock::{self, Simulation};
-use stdchk_kit::generate;
-use stdchk_object::{Item, PackName, Result, SessionId};
+use stdchk_object::{Item, PackName, Result};
 use stdchk_pool::{PoolCatalog, PoolStore, Simulated};
 use stdchk_store::Store;
 
+use saver::Saver;
 use world::{CLIENT, MANAGER, Node, World};
 
 /// Seeds that are tried, unless the environment says otherwise.
@@ -28,6 +30,8 @@ const EVENTS: usize = 60;
 const NODES_MAX: usize = 8;
 /// Rounds in which everything must come to rest.
 const REST_MAX: usize = 400;
+/// And after which somebody lends more where everything is full.
+const WAIT_FOR_ROOM: usize = 10;
 
 /// A checkpoint that a saver was told is committed.
 struct Saved {
@@ -65,49 +69,77 @@ impl Story {
         PoolStore::open(catalog.clone(), self.world.key())
     }
 
+    fn new_session(&mut self) -> u64 {
+        self.next_session += 1;
+        self.world.below(1 << 40) << 20 | self.next_session
+    }
+
     /// Saves some packs under one name, as a saver does.
     fn save(&mut self) {
         let world = self.world.clone();
-        self.next_session += 1;
-        let session = world.below(1 << 40) << 20 | self.next_session;
-        let count = 1 + world.below(3) as u32;
-        let name = |number| PackName { session: SessionId(session), writer: 0, number };
-        let long = world.one_in(4);
-        let bytes = |number| {
-            let len = if long { 70_000 + world.below(90_000) } else { 100 + world.below(5000) };
-            generate::pack(name(number), &world.random.borrow_mut().bytes(len as usize))
-        };
-        let packs: Vec<(PackName, Vec<u8>)> =
-            (0..count).map(|number| (name(number), bytes(number))).collect();
+        let session = self.new_session();
         // Some say first what comes, and some of these what was not needed of it.
         let (says_ahead, gives_back) = (world.one_in(2), world.one_in(2));
-        let work = || -> Result<()> {
-            let catalog = world.catalog();
-            let store = self.store(&catalog)?;
-            catalog.append_as_saver(false, &mut |_| Ok(vec![conformance::writer(session, session)]))?;
+        let work = || -> Result<Saver> {
+            let saver = Saver::begin(&world, session)?;
             if says_ahead {
-                let more = (0..count + 2).map(|number| (name(number), 200_000));
-                store.expect(SessionId(session), 0, &more.collect::<Vec<_>>());
+                saver.say_ahead(true);
             }
-            for (name, bytes) in &packs {
-                store.put(*name, &[bytes])?;
-            }
-            store.sync(&packs.iter().map(|(name, _)| *name).collect::<Vec<_>>())?;
+            saver.put_all()?;
             if gives_back {
-                store.expect(SessionId(session), 0, &[]);
+                saver.give_back();
             }
-            catalog
-                .append_as_saver(true, &mut |_| Ok(vec![conformance::commit(session, session, &[])]))
-                .map(drop)
+            saver.commit()?;
+            Ok(saver)
         };
         let done = world.act(CLIENT, work);
-        let names: Vec<String> = packs.iter().map(|(name, _)| name.to_string()).collect();
-        world.tell(|| format!("saved {names:?}: {:?}", done.as_ref().map_err(ToString::to_string)));
-        packs
-            .iter()
-            .for_each(|(name, _)| world.tell(|| format!("  {name} is with {:?}", world.holders(*name))));
-        if done.is_ok() && world.client_ends.get() != Some(0) {
-            self.saved.push(Saved { session, packs });
+        self.note(done);
+    }
+
+    /// Several begin, say what comes, and put it only then.
+    fn save_at_once(&mut self) {
+        let world = self.world.clone();
+        let is_calm = self.is_settled() && world.is_calm();
+        let mingles = world.mingles.replace(!is_calm);
+        let begin = |session| world.act(CLIENT, || Saver::begin(&world, session)).ok();
+        let sessions: Vec<u64> = (0..2 + world.below(3)).map(|_| self.new_session()).collect();
+        let savers: Vec<Saver> = sessions.into_iter().filter_map(begin).collect();
+        // Of shards there is a pack that is whole for a moment, for which no room is kept.
+        let can_rely = is_calm && self.class.code.is_none();
+        let rely = |saver: &Saver| {
+            let before = world.kept();
+            world.act(CLIENT, || saver.say_ahead(false));
+            can_rely && world.kept() == before + saver.wish() * u64::from(self.class.replicas)
+        };
+        let can_rely: Vec<bool> = savers.iter().map(rely).collect();
+        for (saver, can_rely) in savers.into_iter().zip(can_rely) {
+            let done = world.act(CLIENT, || {
+                let put = saver.put_all();
+                assert!(put.is_ok() || !can_rely, "room was kept: {}", put.unwrap_err());
+                put?;
+                saver.give_back();
+                saver.commit()?;
+                Ok(saver)
+            });
+            self.note(done);
+        }
+        world.mingles.set(mingles);
+    }
+
+    /// What is committed must be there from now on.
+    fn note(&mut self, done: Result<Saver>) {
+        let world = &self.world;
+        match done {
+            Ok(Saver { session, packs, .. }) => {
+                let with = |name: &PackName| format!("\n  {name} is with {:?}", world.holders(*name));
+                world.tell(|| {
+                    format!("saved {}", packs.iter().map(|(name, _)| with(name)).collect::<String>())
+                });
+                if world.client_ends.get() != Some(0) {
+                    self.saved.push(Saved { session, packs });
+                }
+            }
+            Err(error) => world.tell(|| format!("not saved: {error}")),
         }
     }
 
@@ -190,7 +222,9 @@ impl Story {
         let world = self.world.clone();
         clock::sleep(Duration::from_millis(world.below(400)));
         match world.below(24) {
-            0..6 => self.save(),
+            0..4 => self.save(),
+            4 | 5 if world.one_in(2) => self.save_at_once(),
+            4 | 5 => self.save(),
             6..9 => self.read(),
             9 => {
                 // A saver dies in the middle.
@@ -250,7 +284,11 @@ impl Story {
         if !world.is_managed() {
             world.start_manager();
         }
-        for _ in 0..REST_MAX {
+        for round in 0..REST_MAX {
+            // Where nobody has room, what was lost cannot be made again, and who is to leave stays.
+            if round == WAIT_FOR_ROOM && world.is_tight.replace(false) {
+                (0..self.needed()).for_each(|_| drop(world.add_node(false)));
+            }
             world.stopped().iter().for_each(|address| world.start_node(address));
             if self.lending() < self.needed() {
                 world.add_node(false);
@@ -289,7 +327,11 @@ impl Story {
                 store.read(*name, 0, &mut buffer).unwrap_or_else(|error| panic!("{name} is lost: {error}"));
                 assert!(buffer == *bytes, "wrong bytes of {name}");
                 if self.class.code.is_some() {
-                    assert!(store.is_sound(*name).unwrap(), "{name} lacks shards");
+                    assert!(
+                        store.is_sound(*name).unwrap(),
+                        "{name} lacks shards: {:?}",
+                        self.world.holders(*name)
+                    );
                     continue;
                 }
                 let nodes = self.world.nodes.borrow();
@@ -301,13 +343,25 @@ impl Story {
         };
         self.world.act(CLIENT, work);
     }
+
+    /// Nothing is counted that is not there.
+    fn clear_all(&self) {
+        clock::sleep(Duration::from_secs(30));
+        assert_eq!(self.world.kept(), 0, "nobody needs room");
+        for node in self.world.nodes.borrow().values() {
+            let items = node.shelf.list(None, usize::MAX).unwrap();
+            node.shelf.remove(&items.into_iter().map(|(item, _)| item).collect::<Vec<_>>()).unwrap();
+            assert_eq!(node.shelf.usage().used, 0, "{} is empty", node.address);
+        }
+    }
 }
 
 /// One story; what was asked in it.
 fn tell(seed: u64) -> Vec<String> {
     let _time = Simulation::begin();
-    let class = classes()[(seed % classes().len() as u64) as usize];
-    let world = World::new(seed, class);
+    let count = classes().len() as u64;
+    let class = classes()[(seed % count) as usize];
+    let world = World::new(seed, class, (seed / count).is_multiple_of(4));
     let _network = Simulated::begin(world.clone());
     world.is_loud.set(number("STDCHK_SEED").is_some());
     let mut story = Story { world: world.clone(), class, saved: Vec::new(), next_session: 0, hurt: 0 };
@@ -320,6 +374,7 @@ fn tell(seed: u64) -> Vec<String> {
     }
     story.come_to_rest();
     story.check_all();
+    story.clear_all();
     std::mem::take(&mut *world.trace.borrow_mut())
 }
 

@@ -22,6 +22,8 @@ pub const CLIENT: &str = "client";
 /// Half of how long nothing may be heard of a benefactor.
 const HALF_PATIENCE: Duration = Duration::from_secs(2);
 const CAPACITY: u64 = 1 << 30;
+/// What they lend at least, and at most that much more, where they are soon full.
+const TIGHT: u64 = 300_000;
 /// How deep events may happen within events.
 const DEPTH_MAX: usize = 3;
 
@@ -37,6 +39,7 @@ pub struct Node {
     pub address: String,
     lent: Lent,
     pub shelf: Arc<dyn Shelf>,
+    capacity: u64,
     /// While it runs.
     pub station: Option<Rc<Station>>,
 }
@@ -64,6 +67,8 @@ pub struct World {
     /// The client is gone after so many questions more.
     pub client_ends: Cell<Option<u64>>,
     next_id: Cell<u64>,
+    /// Whether benefactors lend so little that they are soon full.
+    pub is_tight: Cell<bool>,
     /// Everything that was asked and that happened: the same for the same seed.
     pub trace: RefCell<Vec<String>>,
     /// Whether it is told while it happens.
@@ -79,7 +84,7 @@ fn lost(why: &str) -> Error {
 }
 
 impl World {
-    pub fn new(seed: u64, class: Class) -> Rc<World> {
+    pub fn new(seed: u64, class: Class, is_tight: bool) -> Rc<World> {
         let manager = Manager { fs: Arc::new(SimFs::new()), running: None };
         let world = Rc::new(World {
             random: RefCell::new(Random::new(seed)),
@@ -92,6 +97,7 @@ impl World {
             mingles: Cell::new(true),
             client_ends: Cell::new(None),
             next_id: Cell::new(1),
+            is_tight: Cell::new(is_tight),
             trace: RefCell::default(),
             is_loud: Cell::new(false),
         });
@@ -184,8 +190,9 @@ impl World {
         let id = self.next_id.replace(self.next_id.get() + 1);
         let address = format!("node{id}");
         let lent = if on_disk { Lent::Disk(Arc::new(SimFs::new())) } else { Lent::Memory };
-        let shelf: Arc<dyn Shelf> = Arc::new(LentMemory::new(CAPACITY));
-        let node = Node { id, address: address.clone(), lent, shelf, station: None };
+        let capacity = if self.is_tight.get() { TIGHT + self.below(TIGHT) } else { CAPACITY };
+        let shelf: Arc<dyn Shelf> = Arc::new(LentMemory::new(capacity));
+        let node = Node { id, address: address.clone(), lent, shelf, capacity, station: None };
         self.nodes.borrow_mut().insert(address.clone(), node);
         self.start_node(&address);
         address
@@ -197,11 +204,11 @@ impl World {
             let mut nodes = self.nodes.borrow_mut();
             let node = nodes.get_mut(address).expect("a node");
             if let Lent::Disk(fs) = &node.lent {
-                node.shelf = Arc::new(LentDisk::open(fs.clone(), address, CAPACITY).unwrap());
+                node.shelf = Arc::new(LentDisk::open(fs.clone(), address, node.capacity).unwrap());
             }
             let medium = if matches!(node.lent, Lent::Disk(_)) { Medium::Disk } else { Medium::Memory };
             let (address, domain) = (node.address.clone(), node.address.clone());
-            Member { id: node.id, address, domain, medium, capacity: CAPACITY }
+            Member { id: node.id, address, domain, medium, capacity: node.capacity }
         };
         let shelf = self.nodes.borrow()[address].shelf.clone();
         let (catalog, manager) = (self.catalog(), self.peer());
@@ -257,6 +264,16 @@ impl World {
             })
         });
         items.collect()
+    }
+
+    /// Bytes of room that are kept for packs to come.
+    pub fn kept(&self) -> u64 {
+        self.nodes.borrow().values().map(|node| node.shelf.usage().kept).sum()
+    }
+
+    /// Whether everybody reaches everybody.
+    pub fn is_calm(&self) -> bool {
+        self.loss.get() == 0 && self.cuts.borrow().is_empty() && self.client_ends.get().is_none()
     }
 
     pub fn stopped(&self) -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use stdchk_catalog::{Catalog, Class, Medium, Member, Op, PoolOp};
+use stdchk_catalog::{Catalog, Class, Leaver, Medium, Member, Op, PoolOp};
 use stdchk_object::{Error, Kind, Result};
 use stdchk_pool::{Key, Load, PoolCatalog};
 
@@ -71,14 +71,14 @@ pub fn status(place: &str, key: &Key) -> Result<Status> {
     let reports = peer.reports()?;
     let pool = state.pool();
     let class = pool.class().ok_or_else(|| Error::invalid(format!("{place} keeps no pool")))?;
-    let member = |(member, is_leaving): (&Member, bool)| MemberStatus {
+    let member = |(member, leaver): (&Member, Option<Leaver>)| MemberStatus {
         id: member.id,
         address: member.address.clone(),
         domain: member.domain.clone(),
         medium: member.medium,
         capacity: member.capacity,
-        is_leaving,
-        is_lost: is_leaving && pool.is_lost(member.id),
+        is_leaving: leaver.is_some(),
+        is_lost: leaver.is_some_and(|leaver| !leaver.gives),
         heard: reports.iter().find(|(report, _)| report.member == member.id).map(|(report, age)| Heard {
             used: report.used,
             kept: report.kept,
@@ -88,8 +88,9 @@ pub fn status(place: &str, key: &Key) -> Result<Status> {
             age: *age,
         }),
     };
-    let staying = pool.members().values().map(|member| (member, false));
-    let members = staying.chain(pool.leavers().map(|member| (member, true))).map(member).collect();
+    let staying = pool.members().values().map(|member| (member, None));
+    let members =
+        staying.chain(pool.leavers().map(|leaver| (leaver.member, Some(leaver)))).map(member).collect();
     Ok(Status { class, epoch: pool.epoch(), settled: pool.settled(), members, drain: tier::progress(&state) })
 }
 
@@ -124,7 +125,11 @@ fn remove(
     let catalog = catalog_of(place, key)?;
     let mut removed = Vec::new();
     catalog.append(true, &mut |state| {
-        let found = state.pool().members().values().filter(|member| is_meant(member));
+        let pool = state.pool();
+        // Also one that leaves may be dead.
+        let leaving = pool.leavers().filter(|leaver| leaver.gives && matches!(how(0), PoolOp::Lose(_)));
+        let leaving = leaving.map(|leaver| leaver.member);
+        let found = pool.members().values().chain(leaving).filter(|member| is_meant(member));
         removed = found.map(|member| member.id).collect();
         match removed.is_empty() {
             true => Err(Error::new(Kind::NotFound, format!("the pool has no benefactor {who}"))),
