@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use memmap2::{MmapMut, MmapOptions};
@@ -22,6 +23,16 @@ struct Supply {
     total: usize,
     /// Memory of loose buffers that are gone, to be used again: memory that was never touched is slow to get.
     spare: Mutex<Spare>,
+    /// What the last loose buffer needed.
+    loose: AtomicUsize,
+}
+
+impl Supply {
+    /// So much memory, or a little more.
+    fn piece(&self, len: usize) -> Memory {
+        let spare = locked(&self.spare).take(len);
+        spare.unwrap_or_else(|| Memory::of(len.next_multiple_of(LOOSE_STEP)))
+    }
 }
 
 /// Memory that is not in use, the oldest first.
@@ -29,6 +40,11 @@ struct Supply {
 struct Spare {
     pieces: VecDeque<Memory>,
     bytes: usize,
+}
+
+/// Whether so many bytes have room in a piece that is not much larger.
+fn fits(piece: &Memory, len: usize) -> bool {
+    (len..=len * 2).contains(&piece.len())
 }
 
 /// Pieces of memory that are kept: more than two packs are made of.
@@ -39,8 +55,8 @@ const SPARE_PART: usize = 4;
 impl Spare {
     /// Memory for so many bytes that is not much larger, if there is such a piece.
     fn take(&mut self, len: usize) -> Option<Memory> {
-        let fits = |piece: &Memory| (len..=len * 2).contains(&piece.len());
-        let piece = self.pieces.iter().rposition(fits).and_then(|at| self.pieces.remove(at))?;
+        let piece =
+            self.pieces.iter().rposition(|piece| fits(piece, len)).and_then(|at| self.pieces.remove(at))?;
         self.bytes -= piece.len();
         Some(piece)
     }
@@ -72,10 +88,16 @@ enum Memory {
     Mapped(MmapMut),
 }
 
+impl Default for Memory {
+    fn default() -> Memory {
+        Memory::Small(Vec::new())
+    }
+}
+
 impl Memory {
     /// So many bytes, zeros.
     fn of(len: usize) -> Memory {
-        let mut memory = Memory::Small(Vec::new());
+        let mut memory = Memory::default();
         memory.grow(len, len);
         memory
     }
@@ -123,9 +145,9 @@ impl Memory {
 impl Buffers {
     /// `count` buffers of about `size` bytes; their memory is taken when they are first used.
     pub fn new(count: usize, size: usize) -> Buffers {
-        let free = Mutex::new((0..count).map(|_| Memory::Small(Vec::new())).collect());
+        let free = Mutex::new((0..count).map(|_| Memory::default()).collect());
         let (given_back, spare, total) = (Condvar::new(), Mutex::default(), count * size);
-        Buffers(Arc::new(Supply { free, given_back, size, total, spare }))
+        Buffers(Arc::new(Supply { free, given_back, size, total, spare, loose: AtomicUsize::new(0) }))
     }
 
     /// A buffer without bytes; waits for one to be given back.
@@ -161,18 +183,30 @@ impl Buffer {
         self.len = len;
     }
 
-    /// Adds bytes at its end.
+    /// Adds bytes at its end. The first ones get as much memory as the last buffer needed that was made loose: this one may be made so, too.
     pub fn append(&mut self, bytes: &[u8]) {
         let start = self.len;
+        if self.memory.len() == 0 {
+            let room = self.supply.loose.load(Ordering::Relaxed);
+            self.memory = self.supply.piece(room + room / 8);
+        }
         self.set_len(start + bytes.len());
         self.memory.bytes_mut()[start..self.len].copy_from_slice(bytes);
     }
 
-    /// The same bytes, and room for few more, in a loose buffer: one that nobody waits for.
-    pub fn loosen(self) -> Buffer {
-        let spare = locked(&self.supply.spare).take(self.len);
-        let mut memory = spare.unwrap_or_else(|| Memory::of(self.len.next_multiple_of(LOOSE_STEP)));
-        memory.bytes_mut()[..self.len].copy_from_slice(&self);
+    /// The same bytes, and room for few more, in a loose buffer: one that nobody waits for. Memory that is not much larger goes along with them; the supply has
+    /// as many buffers as before, and gets memory for this one when it is needed.
+    pub fn loosen(mut self) -> Buffer {
+        let room = self.len.next_multiple_of(LOOSE_STEP);
+        self.supply.loose.store(room, Ordering::Relaxed);
+        let memory = match fits(&self.memory, self.len) {
+            true => std::mem::take(&mut self.memory),
+            false => {
+                let mut memory = self.supply.piece(room);
+                memory.bytes_mut()[..self.len].copy_from_slice(&self);
+                memory
+            }
+        };
         Buffer { memory, len: self.len, loose: true, supply: self.supply.clone() }
     }
 
@@ -197,7 +231,7 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let memory = std::mem::replace(&mut self.memory, Memory::Small(Vec::new()));
+        let memory = std::mem::take(&mut self.memory);
         if self.loose {
             return locked(&self.supply.spare).keep(memory, self.supply.total / SPARE_PART);
         }
@@ -221,5 +255,38 @@ impl Deref for Bytes {
             Bytes::Shared(buffer, range) => &buffer[range.clone()],
             Bytes::Own(bytes) => bytes,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is made loose keeps its bytes, and its memory goes along where that is not much larger; the supply has as many buffers as before.
+    #[test]
+    fn what_is_made_loose_takes_its_memory_along() {
+        let buffers = Buffers::new(1, 4 << 20);
+        let filled = |buffers: &Buffers, byte: u8, pages: usize| {
+            let mut buffer = buffers.take();
+            buffer.set_len(0);
+            (0..pages).for_each(|_| buffer.append(&[byte; 4096]));
+            buffer
+        };
+        // The second is begun with as much memory as the first turned out to need, and the third in that of the first.
+        let first = filled(&buffers, 1, 100).loosen();
+        let second = filled(&buffers, 2, 100);
+        let (place, room) = (second.as_ptr(), second.memory.len());
+        assert!((100 * 4096..=200 * 4096).contains(&room), "{room}");
+        let second = second.loosen();
+        assert!(second.as_ptr() == place && second.is_loose());
+        assert!(first.iter().all(|&byte| byte == 1) && second.iter().all(|&byte| byte == 2));
+        drop(second);
+        assert_eq!(filled(&buffers, 3, 100).as_ptr(), place);
+        // Little is copied out of much.
+        let few = filled(&buffers, 4, 10);
+        let room = few.memory.len();
+        let few = few.loosen();
+        assert!(few.memory.len() < room && few.len() == 10 * 4096 && few.iter().all(|&byte| byte == 4));
+        assert!(first.iter().all(|&byte| byte == 1));
     }
 }

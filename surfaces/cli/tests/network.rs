@@ -20,7 +20,7 @@ fn saved(save: Process) -> bool {
 }
 
 /// Less than it takes to give one pack to the slow one, and much less than to get it back.
-const SLOW: Duration = Duration::from_secs(25);
+const SLOW: Duration = Duration::from_secs(40);
 
 /// Waits until so many members are heard.
 fn until_heard(pool: &Pool, members: usize) {
@@ -192,18 +192,13 @@ fn nobody_is_faster_than_the_slow_one_who_is_alone() {
     for hosts in slow_hosts(1) {
         let pool = Pool::start_on(hosts, &[]);
         let _lenders = lenders(&pool, 1, memory);
-        let rate = 768 << 10;
-        assert!(pool.hosts.as_ref().expect("hosts").slow(1, rate));
+        assert!(pool.hosts.as_ref().expect("hosts").slow(1, 768 << 10));
         let part = &pools::state(1)[..6 << 20];
         let file = pool.path("part.bin");
         std::fs::write(&file, part).expect("a file");
         let begun = Instant::now();
         pool.succeed(&["save", "melt", "--step", "1", file.to_str().expect("text")]);
-        assert!(
-            begun.elapsed().as_secs() >= part.len() as u64 / rate - 1,
-            "it is slow: {:?}",
-            begun.elapsed()
-        );
+        assert!(begun.elapsed() > Duration::from_secs(3), "it is slow: {:?}", begun.elapsed());
         assert!(pool.run(&["cat", "melt@1:part.bin"]).stdout == part);
     }
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::net::sockopt;
 
@@ -15,7 +15,8 @@ const UNDER_WAY: usize = 64 << 10;
 /// How long whoever connects waits until it is known where to.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Listens, and hands on what comes to a server and what that answers, at most so many bytes in a second each way. It is gone when it is dropped.
+/// Listens, and hands on what comes to a server and what that answers, at most so many bytes in a second each way, for each
+/// connection: what is still on its way of one that was given up holds up no other. It is gone when it is dropped.
 pub struct Proxy {
     address: SocketAddr,
     way: Arc<Way>,
@@ -28,30 +29,7 @@ struct Way {
     is_known: Condvar,
     /// Bytes in a second, or 0 for as fast as it goes.
     rate: AtomicU64,
-    there: Pace,
-    back: Pace,
     is_over: AtomicBool,
-}
-
-/// When the next bytes may go, of all connections together.
-#[derive(Default)]
-struct Pace(Mutex<Option<Instant>>);
-
-impl Pace {
-    /// Waits until so many bytes have had their time.
-    fn take(&self, bytes: usize, rate: u64) {
-        if rate == 0 {
-            return;
-        }
-        let time = Duration::from_secs_f64(bytes as f64 / rate as f64);
-        let until = {
-            let mut free_at = self.0.lock().expect("nobody panics here");
-            let until = free_at.unwrap_or_else(Instant::now).max(Instant::now()) + time;
-            *free_at = Some(until);
-            until
-        };
-        std::thread::sleep(until.saturating_duration_since(Instant::now()));
-    }
 }
 
 impl Proxy {
@@ -86,7 +64,7 @@ impl Proxy {
         self.way.is_known.notify_all();
     }
 
-    /// So many bytes a second each way, of all connections together.
+    /// So many bytes a second each way, for each connection.
     pub fn limit(&self, bytes: u64) {
         self.way.rate.store(bytes, Ordering::Relaxed);
     }
@@ -112,16 +90,19 @@ impl Way {
         let _ = sockopt::set_socket_send_buffer_size(&server, UNDER_WAY);
         let _ = sockopt::set_socket_send_buffer_size(stream, UNDER_WAY);
         std::thread::scope(|scope| {
-            scope.spawn(|| self.hand_on(stream, &server, &self.there));
-            self.hand_on(&server, stream, &self.back);
+            scope.spawn(|| self.hand_on(stream, &server));
+            self.hand_on(&server, stream);
         });
     }
 
     /// Until one side has no more to say; the other one hears that.
-    fn hand_on(&self, mut from: &TcpStream, mut to: &TcpStream, pace: &Pace) {
+    fn hand_on(&self, mut from: &TcpStream, mut to: &TcpStream) {
         let mut buffer = [0; STEP];
         while let Ok(len @ 1..) = from.read(&mut buffer) {
-            pace.take(len, self.rate.load(Ordering::Relaxed));
+            let rate = self.rate.load(Ordering::Relaxed);
+            if rate > 0 {
+                std::thread::sleep(Duration::from_secs_f64(len as f64 / rate as f64));
+            }
             if to.write_all(&buffer[..len]).is_err() {
                 let _ = from.shutdown(Shutdown::Read);
                 break;
@@ -133,6 +114,8 @@ impl Way {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
