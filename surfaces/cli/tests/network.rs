@@ -20,7 +20,7 @@ fn saved(save: Process) -> bool {
 }
 
 /// Less than it takes to give one pack to the slow one, and much less than to get it back.
-const SLOW: Duration = Duration::from_secs(40);
+const SLOW: Duration = Duration::from_secs(25);
 
 /// Waits until so many members are heard.
 fn until_heard(pool: &Pool, members: usize) {
@@ -172,12 +172,23 @@ fn slow_hosts(count: usize) -> [Hosts; 2] {
     [Hosts::new(count), Hosts::on_loopback(count)]
 }
 
+/// Slows the first host down; of two ways one always works.
+fn slow(pool: &Pool, bytes: u64) -> bool {
+    let hosts = pool.hosts.as_ref().expect("hosts");
+    let is_slow = hosts.slow(1, bytes);
+    assert!(is_slow || hosts.are_apart());
+    is_slow
+}
+
 #[test]
 fn a_slow_benefactor_holds_nobody_up_for_long() {
     for hosts in slow_hosts(5) {
         let pool = Pool::start_on(hosts, &["--replicas", "2"]);
         let _lenders = lenders(&pool, 5, memory);
-        assert!(pool.hosts.as_ref().expect("hosts").slow(1, 256 << 10));
+        if !slow(&pool, 256 << 10) {
+            eprintln!("tested with a proxy only: this kernel cannot slow a network down");
+            continue;
+        }
         for step in 1..=3 {
             let begun = Instant::now();
             assert!(saved(pool.save(step)));
@@ -192,7 +203,10 @@ fn nobody_is_faster_than_the_slow_one_who_is_alone() {
     for hosts in slow_hosts(1) {
         let pool = Pool::start_on(hosts, &[]);
         let _lenders = lenders(&pool, 1, memory);
-        assert!(pool.hosts.as_ref().expect("hosts").slow(1, 768 << 10));
+        if !slow(&pool, 768 << 10) {
+            eprintln!("tested with a proxy only: this kernel cannot slow a network down");
+            continue;
+        }
         let part = &pools::state(1)[..6 << 20];
         let file = pool.path("part.bin");
         std::fs::write(&file, part).expect("a file");

@@ -1,6 +1,6 @@
 //! Keeping the names for a pool that has no other catalog.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -118,10 +118,7 @@ impl ManagerService {
 
     /// What those said last who are there.
     fn reports(&self) -> Result<HashMap<u64, Report>> {
-        let said = self.signs.present()?.into_iter();
-        Ok(said
-            .filter_map(|(id, said)| Some((id, Report::decode(&mut Reader::new(&said, "a report")).ok()?)))
-            .collect())
+        Ok(decoded(&self.signs.present()?))
     }
 
     /// Whether somebody was not there for too long. One of whom nothing was heard since this process began has all its time before it.
@@ -138,7 +135,9 @@ impl ManagerService {
     fn note_done<'r>(&self, pool: &Pool, reports: impl IntoIterator<Item = &'r Report>) {
         let mut done = self.done();
         done.retain(|&id, _| pool.belongs(id));
-        let empty = reports.into_iter().filter(|report| report.packs == 0);
+        // Of members it says nothing, and there may be thousands without packs.
+        let has_left = |report: &&Report| !pool.members().contains_key(&report.member);
+        let empty = reports.into_iter().filter(has_left).filter(|report| report.packs == 0);
         done.extend(empty.map(|report| (report.member, report.settled)));
     }
 
@@ -164,7 +163,7 @@ impl ManagerService {
     /// of those who are there: one of them is enough.
     pub fn evict_silent(&self, member: Option<u64>) -> Result<Vec<u64>> {
         let (state, present) = (self.catalog.state()?, self.signs.present()?);
-        self.note_done(state.pool(), self.reports()?.values());
+        self.note_done(state.pool(), decoded(&present).values());
         let first = present.keys().copied().find(|&id| state.pool().belongs(id));
         if member.is_some() && first != member {
             self.missed().clear();
@@ -184,6 +183,13 @@ impl ManagerService {
         self.signs.forget(&strangers)?;
         Ok(silent)
     }
+}
+
+/// What is said by those who are there.
+fn decoded(said: &BTreeMap<u64, Vec<u8>>) -> HashMap<u64, Report> {
+    let report =
+        |(&id, said): (&u64, &Vec<u8>)| Some((id, Report::decode(&mut Reader::new(said, "a report")).ok()?));
+    said.iter().filter_map(report).collect()
 }
 
 fn check_object(name: &str) -> Result<()> {

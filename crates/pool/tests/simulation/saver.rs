@@ -21,7 +21,7 @@ pub struct Saver {
 }
 
 impl Saver {
-    /// One that has begun, with so many packs, or so few bytes that all fit anywhere.
+    /// One that has begun, with one to three packs.
     pub fn begin(world: &World, session: u64) -> Result<Saver> {
         let name = |number| PackName { session: SessionId(session), writer: 0, number };
         let long = world.one_in(4);

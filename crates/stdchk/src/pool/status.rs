@@ -98,17 +98,18 @@ pub fn status(place: &str, key: &Key) -> Result<Status> {
 /// hold, and end. `who` is its identity or its address; the identities.
 pub fn leave(place: &str, key: &Key, who: Option<&str>) -> Result<Vec<u64>> {
     if let Some(who) = who {
-        return remove(place, key, PoolOp::Leave, &|member| is_named(member, who), who);
+        return remove(place, key, PoolOp::Leave, false, &|member| is_named(member, who), who);
     }
     let here = way_from_here(place)?;
     let is_here = |member: &Member| member.address.rsplit_once(':').is_some_and(|(host, _)| host == here);
-    remove(place, key, PoolOp::Leave, &is_here, &format!("at {here}"))
+    remove(place, key, PoolOp::Leave, false, &is_here, &format!("at {here}"))
 }
 
 /// Takes a dead benefactor out of the pool, for whose silence nobody waits any more. One that lives after all comes back by itself, with
 /// what it has.
 pub fn evict(place: &str, key: &Key, who: &str) -> Result<Vec<u64>> {
-    remove(place, key, PoolOp::Lose, &|member| is_named(member, who), who)
+    // Also one that leaves may be dead.
+    remove(place, key, PoolOp::Lose, true, &|member| is_named(member, who), who)
 }
 
 fn is_named(member: &Member, who: &str) -> bool {
@@ -119,6 +120,7 @@ fn remove(
     place: &str,
     key: &Key,
     how: fn(u64) -> PoolOp,
+    leaving_too: bool,
     is_meant: &dyn Fn(&Member) -> bool,
     who: &str,
 ) -> Result<Vec<u64>> {
@@ -126,9 +128,7 @@ fn remove(
     let mut removed = Vec::new();
     catalog.append(true, &mut |state| {
         let pool = state.pool();
-        // Also one that leaves may be dead.
-        let leaving = pool.leavers().filter(|leaver| leaver.gives && matches!(how(0), PoolOp::Lose(_)));
-        let leaving = leaving.map(|leaver| leaver.member);
+        let leaving = pool.leavers().filter(|leaver| leaving_too && leaver.gives).map(|leaver| leaver.member);
         let found = pool.members().values().chain(leaving).filter(|member| is_meant(member));
         removed = found.map(|member| member.id).collect();
         match removed.is_empty() {
