@@ -21,18 +21,27 @@ struct Supply {
     size: usize,
     /// What all of them need.
     total: usize,
-    /// Memory of loose buffers that are gone, to be used again: memory that was never touched is slow to get.
-    spare: Mutex<Spare>,
-    /// What the last loose buffer needed.
-    loose: AtomicUsize,
+    spares: Spares,
 }
 
 impl Supply {
     /// So much memory, or a little more.
     fn piece(&self, len: usize) -> Memory {
-        let spare = locked(&self.spare).take(len);
+        let spare = locked(&self.spares.0.spare).take(len);
         spare.unwrap_or_else(|| Memory::of(len.next_multiple_of(LOOSE_STEP)))
     }
+}
+
+/// Memory of loose buffers that are gone, to be used again by this supply and others: memory that was never touched is slow to get, and
+/// while some thread gets it others wait for their mappings.
+#[derive(Clone, Default)]
+pub struct Spares(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    spare: Mutex<Spare>,
+    /// What the last loose buffer needed.
+    last: AtomicUsize,
 }
 
 /// Memory that is not in use, the oldest first.
@@ -145,9 +154,14 @@ impl Memory {
 impl Buffers {
     /// `count` buffers of about `size` bytes; their memory is taken when they are first used.
     pub fn new(count: usize, size: usize) -> Buffers {
+        Buffers::with_spares(count, size, Spares::default())
+    }
+
+    /// The same, where memory of loose buffers is that of others before, and of others later.
+    pub fn with_spares(count: usize, size: usize, spares: Spares) -> Buffers {
         let free = Mutex::new((0..count).map(|_| Memory::default()).collect());
-        let (given_back, spare, total) = (Condvar::new(), Mutex::default(), count * size);
-        Buffers(Arc::new(Supply { free, given_back, size, total, spare, loose: AtomicUsize::new(0) }))
+        let (given_back, total) = (Condvar::new(), count * size);
+        Buffers(Arc::new(Supply { free, given_back, size, total, spares }))
     }
 
     /// A buffer without bytes; waits for one to be given back.
@@ -187,7 +201,7 @@ impl Buffer {
     pub fn append(&mut self, bytes: &[u8]) {
         let start = self.len;
         if self.memory.len() == 0 {
-            let room = self.supply.loose.load(Ordering::Relaxed);
+            let room = self.supply.spares.0.last.load(Ordering::Relaxed);
             self.memory = self.supply.piece(room + room / 8);
         }
         self.set_len(start + bytes.len());
@@ -198,7 +212,7 @@ impl Buffer {
     /// as many buffers as before, and gets memory for this one when it is needed.
     pub fn loosen(mut self) -> Buffer {
         let room = self.len.next_multiple_of(LOOSE_STEP);
-        self.supply.loose.store(room, Ordering::Relaxed);
+        self.supply.spares.0.last.store(room, Ordering::Relaxed);
         let memory = match fits(&self.memory, self.len) {
             true => std::mem::take(&mut self.memory),
             false => {
@@ -233,7 +247,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let memory = std::mem::take(&mut self.memory);
         if self.loose {
-            return locked(&self.supply.spare).keep(memory, self.supply.total / SPARE_PART);
+            return locked(&self.supply.spares.0.spare).keep(memory, self.supply.total / SPARE_PART);
         }
         locked(&self.supply.free).push(memory);
         self.supply.given_back.notify_one();
@@ -288,5 +302,22 @@ mod tests {
         let few = few.loosen();
         assert!(few.memory.len() < room && few.len() == 10 * 4096 && few.iter().all(|&byte| byte == 4));
         assert!(first.iter().all(|&byte| byte == 1));
+    }
+
+    /// Memory of one supply's loose buffers goes to another one that has the same spares, also when the first is gone.
+    #[test]
+    fn spares_outlive_their_supply() {
+        let spares = Spares::default();
+        let loose = |buffers: &Buffers| {
+            let mut buffer = buffers.take();
+            buffer.append(&[7; 400 << 10]);
+            buffer.loosen()
+        };
+        let first = loose(&Buffers::with_spares(1, 4 << 20, spares.clone()));
+        let place = first.as_ptr();
+        drop(first);
+        let buffers = Buffers::with_spares(1, 4 << 20, spares);
+        assert_eq!(loose(&buffers).as_ptr(), place);
+        assert_ne!(loose(&Buffers::new(1, 4 << 20)).as_ptr(), place, "others have their own");
     }
 }

@@ -10,6 +10,8 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use stdchk_codec::Press;
 use stdchk_object::{Error, Kind, Result};
 
+use crate::buffers::Spares;
+
 /// What a thread keeps from job to job.
 #[derive(Default)]
 pub struct Tools {
@@ -31,6 +33,7 @@ pub struct Workers {
     /// Jobs that were given and are not done.
     open: Arc<AtomicUsize>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    spares: Spares,
 }
 
 /// An answer that comes later.
@@ -55,12 +58,18 @@ impl Workers {
     pub fn new(count: usize, name: &str) -> Workers {
         let (jobs, queue) = unbounded::<Job>();
         let (open, threads) = (Arc::default(), Mutex::default());
-        Workers { name: name.to_owned(), most: count.max(1), jobs: Some(jobs), queue, open, threads }
+        let spares = Spares::default();
+        Workers { name: name.to_owned(), most: count.max(1), jobs: Some(jobs), queue, open, threads, spares }
     }
 
     /// How many threads there are at most.
     pub fn count(&self) -> usize {
         self.most
+    }
+
+    /// Memory that one save with these threads leaves to the next.
+    pub fn spares(&self) -> Spares {
+        self.spares.clone()
     }
 
     /// Begins another thread, if those that there are have enough to do.

@@ -299,6 +299,9 @@ pub fn measure(bench: &Bench) {
     remove(&file);
 }
 
+/// How long a program computes between its saves, at least: until nobody is busy with the one before any more.
+const COMPUTES: Duration = Duration::from_millis(300);
+
 /// The saves of a program that has its state in memory, and a way to the pool.
 fn from_memory(pool: &Pool, round: usize, image: &[u8], figures: &mut Figures) {
     let key = pool::Key::read(&pool.dir.join("key")).expect("a key");
@@ -307,6 +310,7 @@ fn from_memory(pool: &Pool, round: usize, image: &[u8], figures: &mut Figures) {
     let options = SaveOptions { durability: Durability::Staged, ..SaveOptions::default() };
     let mut state = image.to_vec();
     for (step, what) in [(1, "first save, from memory"), (2, "next save, from memory")] {
+        std::thread::sleep(COMPUTES);
         let begun = Instant::now();
         let mut save = repository.save(&app, step, options.clone()).expect("a save");
         save.add_bytes("state", &state).expect("room");

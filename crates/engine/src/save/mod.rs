@@ -143,7 +143,7 @@ impl PartWriter {
         let first_pack = if options.local_first { vault.store().near() } else { 0 };
         let mut part = PartWriter {
             known: Known::new(options.known_bytes()),
-            buffers: Buffers::new(options.buffer_count(), options.unit()),
+            buffers: Buffers::with_spares(options.buffer_count(), options.unit(), coder.workers.spares()),
             io: Workers::new(8, "stdchk-pack"),
             options,
             vault,

@@ -94,7 +94,7 @@ impl PartWriter {
 
     /// Buffers for [`PartWriter::add_file_fed`], as many as that may hold at once and one more.
     pub fn buffers(&self) -> Buffers {
-        Buffers::new(self.options.buffer_count(), Self::STRETCH)
+        Buffers::with_spares(self.options.buffer_count(), Self::STRETCH, self.coder.workers.spares())
     }
 
     /// Adds a file whose bytes come in order, in buffers of [`PartWriter::buffers`]: each but the last one has [`PartWriter::STRETCH`] bytes. Nothing

@@ -15,6 +15,9 @@ use crate::wire::Question;
 /// How often places are looked for again because somebody has less room than was asked for, and the pause before that.
 const ROUNDS: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(20);
+/// How often a writer that has nothing tries in all, and up to so many pauses lie between.
+const TRIES: u32 = 4;
+const PAUSES: u64 = 16;
 /// Of no more benefactors room is asked at a time: what falls to others is small.
 const ASKED_MAX: usize = 64;
 
@@ -28,7 +31,18 @@ impl Ahead {
     }
 
     /// Has room kept where these packs will go. Where there is not enough for all of them, nothing is, or what was before: it might be enough for others.
+    /// Of several who ask at the same moment all may find too little, since each has some of it: then they try again, not all after the same time.
     pub fn keep(&self, view: &View, writer: WriterId, packs: &[(PackName, u64)]) {
+        for attempt in 0..TRIES {
+            if self.keep_or_give_back(view, writer, packs) || packs.is_empty() {
+                break;
+            }
+            clock::sleep(PAUSE * pauses(writer, attempt));
+        }
+    }
+
+    /// Whether room is kept now.
+    fn keep_or_give_back(&self, view: &View, writer: WriterId, packs: &[(PackName, u64)]) -> bool {
         let before = self.locked().remove(&writer).unwrap_or_default();
         let mut asked = BTreeSet::new();
         let plan = negotiated(view, writer, packs, &mut asked);
@@ -44,10 +58,19 @@ impl Ahead {
         };
         let not_needed = all.difference(&keepers).filter(|id| view.knows(**id));
         not_needed.for_each(|&id| _ = reserve(view, id, writer, exactly(0)));
-        if !keepers.is_empty() {
+        let is_kept = !keepers.is_empty();
+        if is_kept {
             self.locked().insert(writer, keepers);
         }
+        is_kept
     }
+}
+
+/// After how many pauses a writer tries again: mostly not as many as others wait.
+fn pauses((session, writer): WriterId, attempt: u32) -> u32 {
+    let mixed =
+        (session.0 ^ u64::from(writer) << 32 ^ u64::from(attempt)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    1 + ((mixed >> 32) % PAUSES) as u32
 }
 
 /// Has room kept, and looks for other places as long as there are some where some have too little. All who keep some are added to `asked`.

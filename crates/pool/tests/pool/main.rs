@@ -148,6 +148,38 @@ fn room_is_kept_for_whoever_said_first_what_comes() {
     (5..7).for_each(|number| second.put(named(2, number), &[&bytes]).expect("it was given back"));
 }
 
+/// Several who ask for room at the same moment, where there is enough for one of them: they do not all give up.
+#[test]
+fn of_those_who_ask_at_once_one_has_room_kept() {
+    let pool = Pool::found(1);
+    const LEN: u64 = 1 << 20;
+    let lend = |id: u64, len: u64| pool.join(id, Arc::new(LentMemory::new(len)), &format!("host{id}"));
+    let benefactors: Vec<_> = (1..=6).map(|id| lend(id, (4 + id) * LEN)).collect();
+    let kept = || benefactors.iter().map(|one| one.report().kept).sum::<u64>();
+    let savers: Vec<_> = (0..3).map(|_| pool.store()).collect();
+    for round in 0..8 {
+        let begin = std::sync::Barrier::new(savers.len());
+        let packs = |saver: usize| -> Vec<_> {
+            let session = SessionId(round * 10 + saver as u64);
+            (0..25).map(|number| (PackName { session, writer: 1, number }, LEN)).collect()
+        };
+        std::thread::scope(|scope| {
+            for (number, saver) in savers.iter().enumerate() {
+                let (packs, begin) = (packs(number), &begin);
+                scope.spawn(move || {
+                    begin.wait();
+                    saver.expect(packs[0].0.session, 1, &packs);
+                });
+            }
+        });
+        assert_eq!(kept(), 25 * LEN, "round {round}");
+        let give_back =
+            |(number, saver): (usize, &PoolStore)| saver.expect(packs(number)[0].0.session, 1, &[]);
+        savers.iter().enumerate().for_each(give_back);
+        assert_eq!(kept(), 0);
+    }
+}
+
 /// Shards need room at each of those who will have one.
 #[test]
 fn room_is_kept_for_shards() {

@@ -44,7 +44,7 @@ pub struct SaveOptions {
     pub chunking: Option<ChunkingChoice>,
     /// How new bytes are coded; where nothing is said, as the application's policy has it, or else by measuring.
     pub coding: Option<Preference>,
-    /// Bytes of memory to use, about.
+    /// Bytes of memory to use, about. An eighth of it is kept for the next save of the same repository.
     pub memory: usize,
     /// What the commit survives.
     pub durability: Durability,
