@@ -139,6 +139,12 @@ fn versions_are_shown_and_policies_act() {
     assert_eq!(mounted.sh("cat melt/.versions/restart/*"), "7\n");
     mounted.sh("mv melt/new melt/deep/f");
     assert_eq!(mounted.sh("cd melt/deep/.versions/f; cat $(ls | sort -n)"), "3\n8\n");
+    // What was allowed to stay before goes when that is changed, though nothing is written.
+    mounted.sh("for i in 1 2 3; do echo $i > melt/deep/g; done");
+    assert_eq!(mounted.sh("cd melt/deep/.versions/g; cat $(ls | sort -n)"), "2\n3\n");
+    assert!(set("melt/deep", "replace") && set("melt/deep/f", "keep-last=2"));
+    until(|| (mounted.sh("cat melt/deep/.versions/g/*") == "3\n").then_some(()));
+    assert_eq!(mounted.sh("cd melt/deep/.versions/f; cat $(ls | sort -n)"), "3\n8\n");
     let script = "import os; print(*(os.getxattr('melt/deep/f', 'user.stdchk.' + name).decode() for name in ('versions', 'durability')))";
     assert_eq!(mounted.sh(&format!("python3 -c \"{script}\"")), "2 local\n");
     // The same bytes have the same hash, others have another one.

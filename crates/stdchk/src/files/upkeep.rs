@@ -42,7 +42,7 @@ impl Default for Collected {
     }
 }
 
-/// What is to become of a file that has versions which are too old.
+/// What is to become of a file that has versions which are too old, or too many.
 enum Purge {
     /// It goes.
     File,
@@ -148,8 +148,8 @@ impl Files {
         Ok(())
     }
 
-    /// Removes files, and versions of files, that are older than what is noted of them. In each directory stays what was written last, with all of the
-    /// same step.
+    /// Removes files, and versions of files, that are older or more than what is noted of them. In each directory stays what was written last, with all of
+    /// the same step.
     fn purge(&self, state: &State) -> Outcome<()> {
         let mut last: BTreeMap<u64, &Named> = BTreeMap::new();
         let written = |named: &Named| newest_ns(state, named);
@@ -170,10 +170,12 @@ impl Files {
             if state.shared(number).is_some() || self.writing(number).is_some() {
                 continue;
             }
-            let Some(age) = policy::kept(state, &named.node, named.parent).age else { continue };
-            let oldest_ns = now().saturating_sub(i64::try_from(age.as_nanos()).unwrap_or(i64::MAX));
+            let kept = policy::kept(state, &named.node, named.parent);
+            let oldest_ns = kept.age.map_or(i64::MIN, |age| {
+                now().saturating_sub(i64::try_from(age.as_nanos()).unwrap_or(i64::MAX))
+            });
             let is_last = last.get(&named.parent).is_some_and(|last| is_of_same_step(last, named));
-            if let Some(purge) = too_old(state, named, oldest_ns, is_last) {
+            if let Some(purge) = dropped(state, named, kept.most, oldest_ns, is_last) {
                 self.carry_out(named, &purge)?;
                 locked(&self.collected).is_due = true;
             }
@@ -238,12 +240,15 @@ fn is_of_same_step(one: &Named, other: &Named) -> bool {
     one.node.number == other.node.number || step(one).is_some_and(|one| step(other) == Some(one))
 }
 
-fn too_old(state: &State, named: &Named, oldest_ns: i64, is_last: bool) -> Option<Purge> {
-    let (newest, older) = named.node.versions().split_last()?;
+/// What is to become of a file of which so many versions may stay, and no older ones.
+fn dropped(state: &State, named: &Named, most: usize, oldest_ns: i64, is_last: bool) -> Option<Purge> {
+    let versions = named.node.versions();
+    let (newest, older) = versions.split_last()?;
     let is_young = |version: &&Version| made_ns(state, **version).is_none_or(|made_ns| made_ns >= oldest_ns);
     if !is_last && !is_young(&newest) {
         return Some(Purge::File);
     }
-    let left: Vec<Version> = older.iter().filter(is_young).chain([newest]).copied().collect();
-    (left.len() < named.node.versions().len()).then_some(Purge::Versions(left))
+    let surplus = versions.len().saturating_sub(most).min(older.len());
+    let left: Vec<Version> = older[surplus..].iter().filter(is_young).chain([newest]).copied().collect();
+    (left.len() < versions.len()).then_some(Purge::Versions(left))
 }
