@@ -464,15 +464,35 @@ fn a_full_store_says_so_and_keeps_what_was_there() {
     let _ = Command::new("umount").arg("-l").arg(&small).status();
 }
 
-/// The process of the mount is killed again and again while others write: what was closed is there, nothing is there in part, nobody hangs.
 #[test]
 fn what_was_closed_survives_the_death_of_the_mount() {
+    if can_mount() {
+        kill_while_others_write(&Mounted::new(&["--durability", "staged"]), 50);
+    }
+}
+
+#[test]
+fn what_was_closed_and_synced_survives_the_death_of_the_mount() {
+    if can_mount() {
+        kill_while_others_write(&Mounted::new(&["--durability", "local"]), 12);
+    }
+}
+
+#[test]
+fn what_was_closed_survives_the_death_of_the_mount_of_a_pool() {
     if !can_mount() {
         return;
     }
-    let mounted = Mounted::new(&["--durability", "staged"]);
+    let pool = Pool::start(&["--replicas", "2"]);
+    let lenders: Vec<_> = (1..=3).map(|host| pool.join(host, &["--memory", "2GiB"])).collect();
+    let kills = if std::env::var_os("STDCHK_TEST_LONG").is_some() { 50 } else { 12 };
+    kill_while_others_write(&Mounted::of_pool(&pool, &["--durability", "staged"]), kills);
+    drop(lenders);
+}
+
+/// The process of the mount is killed again and again while others write: what was closed is there, nothing is there in part, nobody hangs.
+fn kill_while_others_write(mounted: &Mounted, kills: usize) {
     let root = mounted.root();
-    let kills = 50;
     let stop = AtomicBool::new(false);
     let closed: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(0)).collect();
     let tried: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(0)).collect();
@@ -482,7 +502,7 @@ fn what_was_closed_survives_the_death_of_the_mount() {
     };
     std::thread::scope(|scope| {
         for writer in 0..3usize {
-            let (root, stop, closed, tried, mounted) = (&root, &stop, &closed, &tried, &mounted);
+            let (root, stop, closed, tried) = (&root, &stop, &closed, &tried);
             scope.spawn(move || {
                 let source = mounted.dir.path().join(format!("in{writer}"));
                 for version in 1.. {
@@ -532,7 +552,29 @@ fn what_was_closed_survives_the_death_of_the_mount() {
     });
     assert!(closed.iter().all(|closed| closed.load(Ordering::SeqCst) > 3), "{closed:?}");
     mounted.umount();
-    assert!(mounted.stdchk(&["verify"]).output().expect("it starts").status.success());
+    // What is staged has one copy at first.
+    let is_pool = mounted.key.is_some();
+    assert!(!is_pool || mounted.stdchk(&["pool", "wait"]).output().expect("it starts").status.success());
+    let verified = mounted.stdchk(&["verify"]).output().expect("it starts");
+    assert!(verified.status.success(), "{}{}", text(&verified.stdout), text(&verified.stderr));
+}
+
+/// Many who write at once share one budget of memory, and none of them waits for ever.
+#[test]
+fn many_writers_keep_to_the_budget() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new(&["--durability", "staged"]);
+    std::fs::write(mounted.dir.path().join("in"), Random::new(4).bytes(32 << 20)).expect("a file");
+    // Not the same for each: or it would be stored once.
+    mounted.sh("for i in $(seq 32); do (echo $i; cat ../in; tail -c +$((i * 999)) ../in) > f$i & done; wait");
+    mounted.sh("(echo 7; cat ../in; tail -c +6993 ../in) | cmp - f7");
+    let server = mounted.server().expect("it is there");
+    let status = std::fs::read_to_string(format!("/proc/{server}/status")).expect("it runs");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next());
+    let peak_mib = peak.and_then(|kib| kib.parse::<u64>().ok()).expect("a number") >> 10;
+    assert!(peak_mib < 320, "{peak_mib} MiB with a budget of 256");
 }
 
 /// Small files wait in a journal until they are stored together. What was closed is there, whenever the mount dies.

@@ -157,13 +157,21 @@ fn log_name(directory: &Path) -> String {
     format!("mount{}.log", known.display().to_string().trim_end_matches('/').replace('/', "-"))
 }
 
+/// Of glibc: what is so large is given back to the system when it is free. Left to itself it keeps more and more of what large writes take,
+/// for each thread, and a mount with many writers takes twice its budget.
+const LARGE: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "1048576");
+
 /// Starts the one that answers the kernel, and starts it again when it has crashed.
 fn supervise(args: &MountArgs) -> Result<u8> {
     // What ends the session of whoever called does not end this.
     stdchk_fuse::leave_session();
     let (mut pause, mut is_first) = (PAUSE, true);
     loop {
-        let (mut child, said) = start(again(if is_first { "server" } else { "successor" })?)?;
+        let mut server = again(if is_first { "server" } else { "successor" })?;
+        if std::env::var_os(LARGE.0).is_none() {
+            server.env(LARGE.0, LARGE.1);
+        }
+        let (mut child, said) = start(server)?;
         pause = if said.is_some() { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
         if let (Some(line), true) = (said, is_first) {
             let _ = writeln!(std::io::stdout(), "{}", line.trim_end());
