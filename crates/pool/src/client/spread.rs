@@ -18,6 +18,8 @@ pub struct Spread<'v> {
     code: Code,
     /// Whether everybody is asked before a shard is said to be nowhere.
     is_deep: bool,
+    /// Whether what those have who were given up counts as nowhere.
+    is_lasting: bool,
     /// Who has them by each epoch, the current one first.
     owners: Vec<Vec<Option<u64>>>,
     /// What is in this very process needs no way.
@@ -29,12 +31,17 @@ impl<'v> Spread<'v> {
     /// found there.
     pub fn of(view: &'v View, name: PackName, code: Code) -> Spread<'v> {
         let owners = view.shard_owners_ever(name, code.count());
-        Spread { view, name, code, is_deep: false, owners, here: None }
+        Spread { view, name, code, is_deep: false, is_lasting: false, owners, here: None }
     }
 
     /// The same, for those who must know whether a shard is anywhere.
     pub fn deep(view: &'v View, name: PackName, code: Code) -> Spread<'v> {
         Spread { is_deep: true, ..Spread::of(view, name, code) }
+    }
+
+    /// The same, where only those shards count that will be there when the current epoch is settled.
+    pub fn lasting(view: &'v View, name: PackName, code: Code) -> Spread<'v> {
+        Spread { is_lasting: true, ..Spread::deep(view, name, code) }
     }
 
     /// For somebody who has some of them himself.
@@ -65,7 +72,7 @@ impl<'v> Spread<'v> {
         let owners = self.owners.iter().filter_map(|owners| *owners.get(usize::from(index))?);
         let (mut asked, mut failure): (Vec<u64>, Option<Error>) = (Vec::new(), None);
         for id in owners.chain(self.view.shard_overflow(self.name, index, self.is_deep)) {
-            if asked.contains(&id) {
+            if asked.contains(&id) || self.is_lasting && self.view.is_given_up(id) {
                 continue;
             }
             asked.push(id);

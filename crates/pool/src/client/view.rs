@@ -28,6 +28,7 @@ pub struct View {
     pub epochs: Vec<Epoch>,
     /// In order, so that everybody who knows the same asks in the same one.
     peers: BTreeMap<u64, Arc<Peer>>,
+    given_up: HashSet<u64>,
     pace: Arc<Pace>,
     /// Those who keep the fingerprint index, once somebody has asked.
     index: OnceLock<Epoch>,
@@ -80,7 +81,21 @@ impl View {
             }
             epochs.push(Epoch { number, members: members.iter().map(benefactor).collect() });
         }
-        View { class: pool.class().unwrap_or_default(), epochs, peers, pace, index: OnceLock::new() }
+        let given_up = pool.leavers().filter(|leaver| !leaver.gives).map(|leaver| leaver.member.id).collect();
+        View {
+            class: pool.class().unwrap_or_default(),
+            epochs,
+            peers,
+            given_up,
+            pace,
+            index: OnceLock::new(),
+        }
+    }
+
+    /// Whether somebody has gone, and is not expected to give away anything: what he still has, if he answers at all, is forgotten with him as soon as the
+    /// current epoch is settled.
+    pub fn is_given_up(&self, id: u64) -> bool {
+        self.given_up.contains(&id)
     }
 
     /// The current epoch.

@@ -45,7 +45,7 @@ impl Keeper {
             return Err(failures.pop().unwrap_or_else(|| Error::new(Kind::Conflict, "the epoch is over")));
         }
         // It is given up only when readers find what was made of it.
-        let found = Spread::deep(view, name, code);
+        let found = Spread::lasting(view, name, code);
         if let Some(index) = (0..layout.count()).find(|&index| found.holder(index).is_none()) {
             let text = format!("shard {index} of pack {name} was given away, and is not found");
             return Err(Error::new(Kind::Io, text));
@@ -182,7 +182,7 @@ impl Keeper {
         let view = self.view();
         let layout = self.layout_of(name, index)?;
         self.secure_next(&view, name, index, &layout, true)?;
-        let spread = Spread::deep(&view, name, view.class.code.unwrap_or(layout.code()));
+        let spread = Spread::lasting(&view, name, view.class.code.unwrap_or(layout.code()));
         let mut holders = BTreeSet::new();
         for index in 0..layout.count() {
             let nowhere = || Error::new(Kind::Io, format!("shard {index} of pack {name} is nowhere"));
@@ -206,7 +206,7 @@ impl Keeper {
     fn secure_next(&self, view: &View, name: PackName, index: u8, layout: &Layout, all: bool) -> Result<()> {
         let count = layout.count();
         let code = view.class.code.unwrap_or(layout.code());
-        let spread = Spread::deep(view, name, code).with(&*self.shelf);
+        let spread = Spread::lasting(view, name, code).with(&*self.shelf);
         let is_next_there = || spread.has((index + 1) % count);
         if !all && is_next_there() || self.is_in_one_piece(view, name) {
             return Ok(());
@@ -223,7 +223,9 @@ impl Keeper {
         let (missing, made): (Vec<u8>, Vec<u8>) = missing.into_iter().partition(may);
         if !missing.is_empty() {
             tracing::debug!("shards {missing:?} of pack {name} are made again");
-            match self.make_again(view, &spread, name, &missing, layout) {
+            // Those who were given up may still be read from.
+            let any = Spread::deep(view, name, code).with(&*self.shelf);
+            match self.make_again(view, &any, name, &missing, layout) {
                 Err(error) if error.kind() == Kind::Corrupt && !all => {
                     tracing::warn!("{error}");
                     return Ok(());
