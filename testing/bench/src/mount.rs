@@ -65,7 +65,7 @@ impl Drop for Mounted {
     }
 }
 
-/// A file system in memory that takes large pages where it may: small ones cost more than all else of a write. Unmounted at its end.
+/// A file system in memory that takes large pages where it may: small ones are two fifths of what a write costs. Unmounted at its end.
 struct LargePages(PathBuf);
 
 impl LargePages {

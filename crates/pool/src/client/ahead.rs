@@ -34,10 +34,12 @@ impl Ahead {
     /// Of several who ask at the same moment all may find too little, since each has some of it: then they try again, not all after the same time.
     pub fn keep(&self, view: &View, writer: WriterId, packs: &[(PackName, u64)]) {
         for attempt in 0..TRIES {
+            if attempt > 0 {
+                clock::sleep(PAUSE * pauses(writer, attempt));
+            }
             if self.keep_or_give_back(view, writer, packs) || packs.is_empty() {
                 break;
             }
-            clock::sleep(PAUSE * pauses(writer, attempt));
         }
     }
 

@@ -28,6 +28,7 @@ pub struct View {
     pub epochs: Vec<Epoch>,
     /// In order, so that everybody who knows the same asks in the same one.
     peers: BTreeMap<u64, Arc<Peer>>,
+    /// Those who have gone, and give nothing away any more.
     given_up: HashSet<u64>,
     pace: Arc<Pace>,
     /// Those who keep the fingerprint index, once somebody has asked.

@@ -171,6 +171,9 @@ impl Files {
                 continue;
             }
             let kept = policy::kept(state, &named.node, named.parent);
+            if kept.age.is_none() && named.node.versions().len() <= kept.most {
+                continue;
+            }
             let oldest_ns = kept.age.map_or(i64::MIN, |age| {
                 now().saturating_sub(i64::try_from(age.as_nanos()).unwrap_or(i64::MAX))
             });
