@@ -26,7 +26,7 @@ pub use diff::{DiffRange, diff_blobs};
 pub use index::{Index, IndexBuilder};
 pub use options::{ChunkingChoice, Options};
 pub use restore::{Reader, Sink, Stretch};
-pub use save::{FinishedPart, Held, PartWriter, Rewriter, Source, write_manifest};
+pub use save::{FinishedPart, Held, PartWriter, Past, Rewriter, Source, write_manifest};
 pub use session::Session;
 pub use tags::TagCache;
 pub use vault::{BaseState, Damaged, LeafAt, OpenPack, Roots, Scratch, Span, Vault};

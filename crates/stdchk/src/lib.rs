@@ -55,6 +55,7 @@ mod explain;
 mod file_source;
 pub mod files;
 mod host;
+mod memory;
 mod metrics;
 mod naming;
 pub mod pool;
@@ -77,6 +78,7 @@ pub fn total_bytes(paths: &[std::path::PathBuf]) -> u64 {
 pub use checkpoint::{Checkpoint, FileSpec, Look, Members, NamedFile, Passed, RankedMember};
 pub use explain::{Explanation, explain};
 pub use host::now_ns;
+pub use memory::Memory;
 pub use metrics::metrics_of;
 pub use naming::{Conventional, Spec, by_convention};
 pub use repository::{Reading, Repository, parse_durability};

@@ -24,6 +24,7 @@ mod grid;
 mod kin;
 mod meter;
 mod parent;
+mod past;
 mod rewrite;
 mod stream;
 mod stretch;
@@ -55,6 +56,7 @@ use assembly::{Assembly, SealedPack};
 use coder::Coder;
 pub use finish::{FinishedPart, write_manifest};
 use kin::Kin;
+pub use past::Past;
 pub use rewrite::Rewriter;
 pub use unit::{Held, Source};
 

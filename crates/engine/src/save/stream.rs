@@ -6,13 +6,14 @@ use std::sync::Arc;
 use stdchk_codec::Cutter;
 use stdchk_lend::{Lent, lend};
 use stdchk_object::member::{Chunking, Content};
-use stdchk_object::tree::{LEAF_SHIFT, NodeRef};
+use stdchk_object::tree::{Blob, LEAF_SHIFT, NodeRef};
 use stdchk_object::{Error, Hash, PackRef, Result};
 use stdchk_tag::TAGGED_MAX;
 
 use super::PartWriter;
 use super::assembly::data_hash;
 use super::parent::Parent;
+use super::past::Past;
 use super::stretch::Stretch;
 use super::tagging::Tagging;
 use super::unit::{Known, Look, Source};
@@ -40,12 +41,25 @@ impl PartWriter {
         mtime_ns: i64,
         progress: &dyn Fn(u64),
     ) -> Result<()> {
-        self.add_source(path, source, false, mode, mtime_ns, progress)
+        self.add_source(path, source, false, mode, mtime_ns, progress).map(drop)
     }
 
     /// Adds bytes in memory. What has not changed of them is looked at where it lies, by all workers.
     pub fn add_memory(&mut self, path: &str, bytes: &[u8]) -> Result<()> {
-        lend(bytes, |lent| self.add_source(path, Arc::new(InMemory(lent)), true, STREAM_MODE, 0, &|_| {}))
+        let source = |lent| Arc::new(InMemory(lent));
+        lend(bytes, |lent| self.add_source(path, source(lent), true, STREAM_MODE, 0, &|_| {})).map(drop)
+    }
+
+    /// Adds bytes in memory of which `past` knows where they were written to. What was not since it was equal to the parent is not looked at. From now on
+    /// it is known to be equal to what was added.
+    pub fn add_watched(&mut self, path: &str, bytes: &[u8], past: &mut Past) -> Result<()> {
+        let parent = self.parent_member(path).map(|(roots, content)| (roots, content.blob));
+        let added = lend(bytes, |lent| {
+            let source = Arc::new(past.source(lent, parent));
+            self.add_source(path, source, true, STREAM_MODE, 0, &|_| {})
+        })?;
+        past.is_now(&added);
+        Ok(())
     }
 
     fn add_source(
@@ -56,7 +70,7 @@ impl PartWriter {
         mode: u32,
         mtime_ns: i64,
         progress: &dyn Fn(u64),
-    ) -> Result<()> {
+    ) -> Result<Blob> {
         self.claim(path)?;
         let shares = self.shares.len();
         let parent = self.parent_member(path);
@@ -68,8 +82,9 @@ impl PartWriter {
                 self.chunks_of_stream(&mut reader, average, progress)?
             }
         };
+        let blob = content.blob.clone();
         self.add_content(path, content, is_stream, mode, mtime_ns, shares);
-        Ok(())
+        Ok(blob)
     }
 
     /// Adds what a stream gives until it ends.

@@ -60,7 +60,7 @@ impl Members<'_> {
         }
     }
 
-    fn content<'m>(&self, member: &'m RankedMember) -> Result<&'m Content> {
+    pub(crate) fn content<'m>(&self, member: &'m RankedMember) -> Result<&'m Content> {
         member.member.body.content().ok_or_else(|| {
             let name = member.member.body.type_name();
             Error::invalid(format!("{:?} is a {name}, which has no bytes", member.member.path))

@@ -14,6 +14,7 @@ use stdchk_object::{AppName, Error, Kind, Locator, PackName, PackRef, Result, Se
 
 use super::{SaveOptions, Saved, add_paths, saved};
 use crate::host;
+use crate::memory::Memory;
 use crate::repository::Repository;
 
 /// How long the session of a shell script may be silent before it is given up.
@@ -230,6 +231,11 @@ impl Add<'_> {
     /// Adds bytes in memory as the member `name`. What has not changed of them is looked at where it lies, and never copied.
     pub fn add_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         self.part.add_memory(name, bytes)
+    }
+
+    /// Adds memory as the member `name`. What was not written to since it was saved as, or restored from, what is the parent now is not even looked at.
+    pub fn add_memory(&mut self, name: &str, memory: &mut Memory) -> Result<()> {
+        memory.add_to(&mut self.part, name)
     }
 
     /// Its bytes come from elsewhere: how long they take says nothing of the application.

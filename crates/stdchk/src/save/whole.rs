@@ -11,6 +11,7 @@ use stdchk_object::{AppName, CheckpointId, Error, Result};
 
 use super::{SaveOptions, Saved, add_paths, saved};
 use crate::host;
+use crate::memory::Memory;
 use crate::repository::Repository;
 
 /// How long a save waits that is to be drained; the checkpoint is there before.
@@ -78,6 +79,11 @@ impl Save<'_> {
     /// Adds bytes in memory as the member `name`. What has not changed of them is looked at where it lies, and never copied.
     pub fn add_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         self.part.add_memory(name, bytes)
+    }
+
+    /// Adds memory as the member `name`. What was not written to since it was saved as, or restored from, what is the parent now is not even looked at.
+    pub fn add_memory(&mut self, name: &str, memory: &mut Memory) -> Result<()> {
+        memory.add_to(&mut self.part, name)
     }
 
     /// Gives the checkpoint up, and removes what was written of it.

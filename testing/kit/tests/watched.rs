@@ -1,0 +1,166 @@
+//! Memory that is watched: what is saved of it is what it was, whatever was written, saved, given up, forgotten and restored meanwhile.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use stdchk::{AppName, CheckpointId, Memory, ParentChoice, Repository, SaveOptions, Spec, Tally};
+use stdchk_kit::{Random, SimFs};
+
+const PAGE: usize = 4096;
+const MIB: usize = 1 << 20;
+
+fn repository() -> Repository {
+    Repository::open_or_create_on(Arc::new(SimFs::new()), Path::new("sim")).expect("create")
+}
+
+fn app() -> AppName {
+    AppName::new("melt").expect("a name")
+}
+
+fn options() -> SaveOptions {
+    SaveOptions { memory: 96 * MIB, ..SaveOptions::default() }
+}
+
+fn save(repository: &Repository, step: u64, name: &str, memory: &mut Memory) -> (CheckpointId, Tally) {
+    let mut save = repository.save(&app(), step, options()).expect("save");
+    save.add_memory(name, memory).expect("add");
+    let saved = save.commit().expect("commit");
+    (saved.id.clone(), saved.entry.tally.into())
+}
+
+fn restored(repository: &Repository, id: &CheckpointId, name: &str) -> Memory {
+    let reading = repository.read().expect("read");
+    let entry = Spec::parse(&id.to_string()).expect("spec").find(&reading.state).expect("there")[0].clone();
+    let checkpoint = repository.checkpoint(&reading, &entry).expect("open");
+    checkpoint.memory(checkpoint.member(name, None).expect("a member")).expect("read")
+}
+
+fn random_memory(len: usize, random: &mut Random) -> Memory {
+    let mut memory = Memory::zeroed(len).expect("memory");
+    random.fill(&mut memory);
+    memory
+}
+
+#[test]
+fn only_what_was_written_is_new() {
+    let repository = repository();
+    let mut random = Random::new(1);
+    // The last page is not a whole one.
+    let mut memory = random_memory(10 * MIB + 77, &mut random);
+    let all = memory.len() as u64;
+    assert_eq!(save(&repository, 1, "state", &mut memory).1.new, all);
+    memory[5 * PAGE + 1] ^= 1;
+    *memory.last_mut().expect("bytes") ^= 1;
+    let (id, tally) = save(&repository, 2, "state", &mut memory);
+    assert_eq!((tally.new, tally.shared), (PAGE as u64 + 77, all - PAGE as u64 - 77));
+    let (_, tally) = save(&repository, 3, "state", &mut memory);
+    assert_eq!((tally.new, tally.shared), (0, all));
+    // A program that starts again knows what it was, too.
+    let mut again = restored(&repository, &id, "state");
+    assert!(again[..] == memory[..]);
+    again[7 * PAGE..8 * PAGE].fill(0);
+    let (id, tally) = save(&repository, 4, "state", &mut again);
+    assert_eq!((tally.new, tally.zero), (0, PAGE as u64));
+    assert!(restored(&repository, &id, "state")[..] == again[..]);
+}
+
+#[test]
+fn somebody_elses_save_between_is_not_taken_for_ours() {
+    let repository = repository();
+    let mut random = Random::new(2);
+    let mut ours = random_memory(6 * MIB, &mut random);
+    let mut theirs = random_memory(6 * MIB, &mut random);
+    save(&repository, 1, "state", &mut ours);
+    save(&repository, 2, "state", &mut theirs);
+    ours[0] ^= 1;
+    let (id, _) = save(&repository, 3, "state", &mut ours);
+    assert!(restored(&repository, &id, "state")[..] == ours[..]);
+    // The same memory under another name, beside another parent, and beside none.
+    ours[PAGE] ^= 1;
+    let (id, _) = save(&repository, 4, "other", &mut ours);
+    assert!(restored(&repository, &id, "other")[..] == ours[..]);
+    let mut alone =
+        repository.save(&app(), 5, SaveOptions { parent: ParentChoice::None, ..options() }).expect("save");
+    alone.add_memory("state", &mut ours).expect("add");
+    let id = alone.commit().expect("commit").id;
+    assert!(restored(&repository, &id, "state")[..] == ours[..]);
+}
+
+#[test]
+fn nothing_and_little_can_be_watched() {
+    let repository = repository();
+    for (step, len) in [0, 1, PAGE - 1, PAGE + 1].into_iter().enumerate() {
+        let mut memory = random_memory(len, &mut Random::new(3));
+        for again in 0..2 {
+            let (id, _) = save(&repository, (2 * step + again) as u64, "state", &mut memory);
+            assert!(restored(&repository, &id, "state")[..] == memory[..]);
+            memory.fill(again as u8);
+        }
+    }
+}
+
+/// Any order of writes, saves to two repositories under two names, saves that are given up, and restarts.
+#[test]
+fn what_comes_back_is_what_was_saved() {
+    for seed in 0..24 {
+        let mut random = Random::new(seed);
+        let repositories = [repository(), repository()];
+        let len = 1 + random.below(9 * MIB as u64) as usize;
+        let mut memory = random_memory(len, &mut random);
+        let mut saved: Vec<(usize, CheckpointId, &str, Vec<u8>)> = Vec::new();
+        for step in 0..16 {
+            for _ in 0..random.below(20) {
+                let at = random.below(len as u64) as usize;
+                let some = (1 + random.below(3 * PAGE as u64) as usize).min(len - at);
+                match random.below(3) {
+                    0 => memory[at..at + some].fill(0),
+                    1 => memory[at] = memory[at].wrapping_add(1),
+                    _ => random.fill(&mut memory[at..at + some]),
+                }
+            }
+            let which = random.below(2) as usize;
+            let repository = &repositories[which];
+            let name = ["state", "other"][random.below(2) as usize];
+            match random.below(6) {
+                0 => {
+                    let mut save = repository.save(&app(), step, options()).expect("save");
+                    save.add_memory(name, &mut memory).expect("add");
+                    save.abort();
+                }
+                1 if !saved.is_empty() => {
+                    let (which, id, name, bytes) = &saved[random.below(saved.len() as u64) as usize];
+                    memory = restored(&repositories[*which], id, name);
+                    assert!(memory[..] == bytes[..], "seed {seed}, {id}");
+                }
+                _ => {
+                    let (id, _) = save(repository, step, name, &mut memory);
+                    saved.push((which, id, name, memory.to_vec()));
+                }
+            }
+        }
+        for (which, id, name, bytes) in &saved {
+            assert!(restored(&repositories[*which], id, name)[..] == bytes[..], "seed {seed}, {id}");
+        }
+    }
+}
+
+#[test]
+fn ranks_add_memory_too() {
+    let repository = repository();
+    let mut states: Vec<Memory> =
+        (0..2).map(|rank| random_memory(5 * MIB, &mut Random::new(rank))).collect();
+    for step in 1..=2 {
+        let session = repository.begin(&app(), step, Some(2), stdchk::SCRIPT_LEASE).expect("begin");
+        let mut new = Vec::new();
+        for (rank, state) in states.iter_mut().enumerate() {
+            let mut add =
+                repository.add(session, SaveOptions { rank: rank as u32, ..options() }).expect("add");
+            add.add_memory(&format!("rank.{rank}"), state).expect("add");
+            new.push(add.finish().expect("a part"));
+            state[rank * PAGE] ^= 1;
+        }
+        let saved = repository.commit(session, "").expect("commit");
+        let expected = if step == 1 { 10 * MIB as u64 } else { 2 * PAGE as u64 };
+        assert_eq!(Tally::from(saved.entry.tally).new, expected);
+    }
+}
