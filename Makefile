@@ -58,7 +58,7 @@ fuzz:
 		-max_total_time=$(or $(FUZZ_SECONDS),60) -max_len=20000 -rss_limit_mb=1024 -timeout=10
 
 # Islands of unsafe code. Needs a nightly compiler; Miri knows no instructions for vectors, so it runs only what has none.
-SANITIZED = -p stdchk-lend -p stdchk-tag -p stdchk-object
+SANITIZED = -p stdchk-lend -p stdchk-capture -p stdchk-tag -p stdchk-object
 sanitize:
 	RUSTFLAGS=-Zsanitizer=address cargo +nightly test --lib --tests $(SANITIZED) --target x86_64-unknown-linux-gnu --target-dir target/sanitize
 	@cargo +nightly miri --version >/dev/null 2>&1 || { echo "make sanitize: missing: rustup component add --toolchain nightly miri" >&2; exit 1; }

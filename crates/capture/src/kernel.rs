@@ -83,7 +83,8 @@ fn watcher() -> io::Result<Arc<OwnedFd>> {
 
 fn new_watcher() -> io::Result<OwnedFd> {
     // Only writes of this process are to be seen, which needs no privilege: UFFD_USER_MODE_ONLY.
-    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK | UserfaultfdFlags::from_bits_retain(1);
+    let flags =
+        UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK | UserfaultfdFlags::from_bits_retain(1);
     // SAFETY: the descriptor stays in this module, which only ever registers memory for protection that the kernel takes away by itself.
     let watcher = unsafe { userfaultfd(flags)? };
     let mut api = Api { api: UFFD_API, features: FEATURE_WP_ASYNC | FEATURE_WP_UNPOPULATED, ioctls: 0 };

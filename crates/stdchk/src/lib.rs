@@ -28,6 +28,34 @@
 //! # Ok(()) }
 //! ```
 //!
+//! Of memory that the kernel watches only what was written to since the last save is looked at (docs/CAPTURE.md):
+//!
+//! ```
+//! # fn main() -> stdchk::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let place = dir.path().join("ckpt");
+//! # let place = place.to_str().unwrap();
+//! use stdchk::{AppName, Memory, Repository, SaveOptions, Spec};
+//!
+//! let repository = Repository::open_or_create(place)?;
+//! let app = AppName::new("melt")?;
+//!
+//! let mut state = Memory::zeroed(1 << 20)?; // used like any `&mut [u8]`
+//! for step in 1..=3 {
+//!     state[step * 5000] = 1;
+//!     let mut save = repository.save(&app, step as u64, SaveOptions::default())?;
+//!     save.add_memory("state", &mut state)?;
+//!     save.commit()?;
+//! }
+//! // After a restart; the next save of it knows what it was.
+//! let reading = repository.read()?;
+//! let newest = Spec::parse("melt")?.find(&reading.state)?[0].clone();
+//! let checkpoint = repository.checkpoint(&reading, &newest)?;
+//! let again: Memory = checkpoint.memory(checkpoint.member("state", None)?)?;
+//! assert_eq!(again[..], state[..]);
+//! # Ok(()) }
+//! ```
+//!
 //! Many writers add parts to one checkpoint, which becomes visible at once:
 //!
 //! ```

@@ -60,8 +60,9 @@ impl Members<'_> {
     /// A member's bytes in memory of their own, all verified. The next save of it knows what it was.
     pub fn memory(&self, member: &RankedMember) -> Result<Memory> {
         let blob = &self.content(member)?.blob;
-        let len = usize::try_from(blob.len)
-            .map_err(|_| Error::new(Kind::Full, format!("{} bytes are more than can be addressed", blob.len)))?;
+        let len = usize::try_from(blob.len).map_err(|_| {
+            Error::new(Kind::Full, format!("{} bytes are more than can be addressed", blob.len))
+        })?;
         let mut memory = Memory::zeroed(len)?;
         let mut at = 0;
         self.read_stretches(member, &mut |stretch| {

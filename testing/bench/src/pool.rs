@@ -1,11 +1,12 @@
 //! Pools on loopback: one saver and several benefactors share the machine, as does the limit that is measured beside them.
 
 use std::io::{BufRead, BufReader};
+use std::ops::DerefMut;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use stdchk::{AppName, Durability, Repository, SaveOptions, pool};
+use stdchk::{AppName, Durability, Memory, Repository, Save, SaveOptions, pool};
 use stdchk_kit::{EtcdCluster, Random, generate};
 
 use crate::timing::{Figures, Run, command_exists, processor_seconds, sync_all};
@@ -277,6 +278,11 @@ pub fn measure(bench: &Bench) {
         "5",
     );
     line(
+        "the same where the kernel watches its memory",
+        figures.ratio("first save, from watched memory", "next save, from watched memory"),
+        "5",
+    );
+    line(
         "time of two copies, staged, against one",
         figures.ratio("first save, staged, 2 copies", "first save, staged, 1 copy"),
         "at most 1.25",
@@ -302,21 +308,45 @@ pub fn measure(bench: &Bench) {
 /// How long a program computes between its saves, at least: until nobody is busy with the one before any more.
 const COMPUTES: Duration = Duration::from_millis(300);
 
-/// The saves of a program that has its state in memory, and a way to the pool.
+/// The saves of a program that has its state in memory, and a way to the pool; and of one whose memory the kernel watches.
 fn from_memory(pool: &Pool, round: usize, image: &[u8], figures: &mut Figures) {
     let key = pool::Key::read(&pool.dir.join("key")).expect("a key");
     let repository = Repository::open_pool(&pool.place, key).expect("a pool");
+    let mut plain = image.to_vec();
+    let add = |save: &mut Save, state: &mut Vec<u8>| save.add_bytes("state", state);
+    saves_of(&repository, "memory", round, &mut plain, figures, add);
+    drop(plain);
+    pool.clear();
+    let mut watched = Memory::zeroed(image.len()).expect("memory");
+    watched.copy_from_slice(image);
+    assert!(watched.is_watched(), "this kernel does not watch memory");
+    let add = |save: &mut Save, state: &mut Memory| save.add_memory("state", state);
+    saves_of(&repository, "watched memory", round, &mut watched, figures, add);
+}
+
+/// A first save of a state, and a next one when a tenth of it has changed.
+fn saves_of<State: DerefMut<Target = [u8]>>(
+    repository: &Repository,
+    what: &str,
+    round: usize,
+    state: &mut State,
+    figures: &mut Figures,
+    add: impl Fn(&mut Save, &mut State) -> stdchk::Result<()>,
+) {
     let app = AppName::new("bench").expect("a name");
     let options = SaveOptions { durability: Durability::Staged, ..SaveOptions::default() };
-    let mut state = image.to_vec();
-    for (step, what) in [(1, "first save, from memory"), (2, "next save, from memory")] {
+    for (step, which) in [(1, "first"), (2, "next")] {
         std::thread::sleep(COMPUTES);
         let begun = Instant::now();
         let mut save = repository.save(&app, step, options.clone()).expect("a save");
-        save.add_bytes("state", &state).expect("room");
+        add(&mut save, state).expect("room");
         save.commit().expect("a commit");
-        figures.add(what, begun.elapsed().as_secs_f64());
-        generate::touch_pages(&mut state, 10, &mut Random::new(round as u64));
+        figures.add(&format!("{which} save, from {what}"), begun.elapsed().as_secs_f64());
+        if step == 1 {
+            let begun = Instant::now();
+            generate::touch_pages(state, 10, &mut Random::new(round as u64));
+            figures.add(&format!("the program writes to a tenth of {what}"), begun.elapsed().as_secs_f64());
+        }
     }
 }
 

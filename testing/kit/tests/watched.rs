@@ -1,7 +1,10 @@
 //! Memory that is watched: what is saved of it is what it was, whatever was written, saved, given up, forgotten and restored meanwhile.
 
+use std::ops::Range;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stdchk::{AppName, CheckpointId, Memory, ParentChoice, Repository, SaveOptions, Spec, Tally};
 use stdchk_kit::{Random, SimFs};
@@ -100,12 +103,11 @@ fn nothing_and_little_can_be_watched() {
 }
 
 /// Any order of writes, saves to two repositories under two names, saves that are given up, and restarts.
-#[test]
-fn what_comes_back_is_what_was_saved() {
-    for seed in 0..24 {
+fn any_order(seeds: u64, lens: Range<usize>, repositories: impl Fn() -> [Repository; 2]) {
+    for seed in 0..seeds {
         let mut random = Random::new(seed);
-        let repositories = [repository(), repository()];
-        let len = 1 + random.below(9 * MIB as u64) as usize;
+        let repositories = repositories();
+        let len = lens.start + random.below(lens.len() as u64) as usize;
         let mut memory = random_memory(len, &mut random);
         let mut saved: Vec<(usize, CheckpointId, &str, Vec<u8>)> = Vec::new();
         for step in 0..16 {
@@ -145,10 +147,39 @@ fn what_comes_back_is_what_was_saved() {
 }
 
 #[test]
+fn what_comes_back_is_what_was_saved() {
+    any_order(24, 1..9 * MIB, || [repository(), repository()]);
+}
+
+/// Run by the one below, which gives it a place for tags.
+#[test]
+#[ignore = "needs a place for tags"]
+fn inner_with_tags() {
+    let folders = tempfile::tempdir().expect("a folder");
+    let count = AtomicUsize::new(0);
+    let repository = || {
+        let place = folders.path().join(count.fetch_add(1, Ordering::Relaxed).to_string());
+        Repository::open_or_create(place.to_str().expect("text")).expect("create")
+    };
+    any_order(4, 17 * MIB..22 * MIB, || [repository(), repository()]);
+}
+
+#[test]
+fn what_comes_back_with_tags_is_what_was_saved() {
+    let cache = tempfile::tempdir().expect("a folder");
+    let mut inner = Command::new(std::env::current_exe().expect("this"));
+    inner.args(["--exact", "inner_with_tags", "--ignored"]).env("STDCHK_CACHE", cache.path());
+    let output = inner.output().expect("it starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
+    let tags = std::fs::read_dir(cache.path().join("tags")).expect("a folder of tags");
+    assert!(cfg!(not(target_arch = "x86_64")) || tags.count() > 0, "nothing was tagged");
+}
+
+#[test]
 fn ranks_add_memory_too() {
     let repository = repository();
-    let mut states: Vec<Memory> =
-        (0..2).map(|rank| random_memory(5 * MIB, &mut Random::new(rank))).collect();
+    let mut states: Vec<Memory> = (0..2).map(|rank| random_memory(5 * MIB, &mut Random::new(rank))).collect();
     for step in 1..=2 {
         let session = repository.begin(&app(), step, Some(2), stdchk::SCRIPT_LEASE).expect("begin");
         let mut new = Vec::new();

@@ -19,6 +19,7 @@ mod assembly;
 mod base;
 mod blob;
 mod coder;
+mod compare;
 mod finish;
 mod grid;
 mod kin;

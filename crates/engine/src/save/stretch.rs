@@ -90,6 +90,11 @@ impl<'r> Stretch<'r> {
         matches!(self.from, From::Passing(..) | From::Memory(_))
     }
 
+    /// Whether nothing has to be read for a look at its bytes.
+    pub fn lies_in_memory(&self) -> bool {
+        matches!(self.from, From::Memory(_))
+    }
+
     /// All was read that is not packed: whoever looks again sees the same bytes.
     pub fn end_reading(&mut self) {
         if !self.is_packed() {

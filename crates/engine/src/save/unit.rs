@@ -6,8 +6,8 @@ use std::sync::Arc;
 use stdchk_object::hash::Domain;
 use stdchk_object::tree::Blob;
 use stdchk_object::{Hash, PackRef, Result};
-use stdchk_tag::{Tag, Tagger};
 
+use super::compare::look_at;
 use super::grid::{self, Planned};
 use super::parent::{Chunk, Parent, Place, Span, Theirs};
 use super::stretch::Stretch;
@@ -170,8 +170,6 @@ impl Known {
 const PROBE_PAGES: usize = 16;
 /// How often in one stretch the parent's place is looked for.
 const SEARCHES_MAX: u32 = 64;
-/// Bytes that are read, looked at and hashed together, while they are in the processor's cache.
-const GROUP_BYTES: usize = 256 << 10;
 
 pub fn is_zero(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<64>();
@@ -383,7 +381,7 @@ fn mended(cuts: Vec<Cut>, stretch: &mut Stretch, page: usize) -> Result<Vec<Cut>
 }
 
 /// Where what is new lies in the stretch.
-fn new_ranges(cuts: &[Cut]) -> impl Iterator<Item = Range<usize>> {
+pub fn new_ranges(cuts: &[Cut]) -> impl Iterator<Item = Range<usize>> {
     let mut at = 0;
     cuts.iter().filter_map(move |cut| {
         let range = at..at + cut.len as usize;
@@ -402,224 +400,4 @@ fn cuts_up_to(cuts: &[Cut], bytes: usize) -> usize {
             before
         })
         .count()
-}
-
-/// What the parent has that is known to be the same as a cut, without a look at it; and its tag, if there is one.
-fn known(
-    cut: &Planned,
-    at: usize,
-    theirs: &Theirs,
-    unchanged: &[Range<usize>],
-) -> Option<(Page, Option<Tag>)> {
-    let expected = cut.theirs?;
-    let range = unchanged.get(unchanged.partition_point(|range| range.end <= at))?;
-    let lies_there = range.start <= at && at + cut.len as usize <= range.end;
-    theirs.page(expected).filter(|_| lies_there).map(|page| (page, theirs.tag(expected)))
-}
-
-/// Reads what lies between the cuts from `at` on, and compares it with what the parent has there. What is read goes into the grid of tags, too.
-fn look_at(
-    planned: &[Planned],
-    theirs: &Theirs,
-    (tagger, tags): (Option<&Tagger>, &mut TagGrid),
-    mut at: usize,
-    stretch: &mut Stretch,
-    cuts: &mut Vec<Cut>,
-    unchanged: &[Range<usize>],
-) -> Result<()> {
-    let mut rest = planned;
-    let mut late = Late::default();
-    while let Some((first, others)) = rest.split_first() {
-        if let Some((what, tag)) = known(first, at, theirs, unchanged) {
-            cuts.push(Cut { len: first.len, what, old: theirs.old(first.theirs) });
-            tags.pass(first.len as usize, tag);
-            at += first.len as usize;
-            rest = others;
-            continue;
-        }
-        let mut bytes = 0;
-        let fits = |cut: &&Planned| {
-            let is_known = known(cut, at + bytes, theirs, unchanged).is_some();
-            bytes += cut.len as usize;
-            bytes <= GROUP_BYTES && !is_known
-        };
-        let (group, others) = rest.split_at(rest.iter().take_while(fits).count().max(1));
-        rest = others;
-        let len: usize = group.iter().map(|cut| cut.len as usize).sum();
-        let (bytes, kept) = stretch.next(at, len)?;
-        let mut pieces = Vec::with_capacity(group.len());
-        let mut pending = Vec::with_capacity(group.len());
-        let mut left = bytes;
-        // Whether tags say already that the parent has nothing of what must be hashed.
-        let mut all_new = true;
-        for cut in group {
-            let (piece, after) = left.split_at(cut.len as usize);
-            left = after;
-            let mut now = Cut { len: cut.len, what: Page::Zero, old: None };
-            let mut tag = None;
-            if !is_zero(piece) {
-                now.old = theirs.old(cut.theirs);
-                let theirs_tag = cut.theirs.and_then(|expected| theirs.tag(expected));
-                if theirs_tag.is_some() || tags.takes_whole(piece.len()) {
-                    tag = tagger.and_then(|tagger| tagger.tag(piece));
-                }
-                match cut.theirs.filter(|_| tag.is_some() && tag == theirs_tag).and_then(|it| theirs.page(it))
-                {
-                    Some(same) => now.what = same,
-                    None => {
-                        all_new &= theirs_tag.is_some() && tag.is_some() && tag != theirs_tag;
-                        pieces.push(piece);
-                        pending.push((cuts.len(), theirs.chunk(cut.theirs), piece));
-                    }
-                }
-            }
-            tags.add(piece, tag);
-            cuts.push(now);
-        }
-        match kept {
-            Some(kept) if all_new => late.keep(kept, &pending, cuts),
-            kept => hash_group(pieces, pending, kept, cuts),
-        }
-        if late.bytes >= GROUP_BYTES {
-            late.hash(stretch.kept(), cuts);
-        }
-        at += len;
-    }
-    late.hash(stretch.kept(), cuts);
-    Ok(())
-}
-
-/// A cut that must be hashed: its index, what the parent has there, its bytes.
-type Unhashed<'p> = (usize, Option<&'p Chunk>, &'p [u8]);
-
-/// Hashes what was read together. What turns out to be new is kept.
-fn hash_group(pieces: Vec<&[u8]>, pending: Vec<Unhashed>, mut kept: Option<&mut Buffer>, cuts: &mut [Cut]) {
-    let mut pending = pending.into_iter();
-    Domain::Data.hash_each(pieces, |hash| {
-        let (index, expected, piece) = pending.next().expect("one for each piece");
-        cuts[index].what = match expected {
-            Some(chunk) if chunk.hash == Some(hash) && chunk.shared => Page::Same(chunk.slot, chunk.chunk),
-            _ => {
-                if let Some(kept) = &mut kept {
-                    kept.append(piece);
-                }
-                Page::Other(hash)
-            }
-        };
-    });
-}
-
-/// Cuts that are new in any case, and hashed when there are enough of them to fill the processor's lanes: where a tenth has changed, what is read together
-/// has a few.
-#[derive(Default)]
-struct Late {
-    /// Index of a cut, and where its bytes are kept.
-    cuts: Vec<(usize, Range<usize>)>,
-    bytes: usize,
-}
-
-impl Late {
-    /// Keeps the bytes of cuts, to be hashed later.
-    fn keep(&mut self, kept: &mut Buffer, pending: &[Unhashed], cuts: &mut [Cut]) {
-        for &(index, _, piece) in pending {
-            let start = kept.len();
-            kept.append(piece);
-            self.cuts.push((index, start..kept.len()));
-            self.bytes += piece.len();
-            // Until its hash is known.
-            cuts[index].what = Page::Other(Hash([0; 32]));
-        }
-    }
-
-    fn hash(&mut self, kept: &[u8], cuts: &mut [Cut]) {
-        let pieces: Vec<&[u8]> = self.cuts.iter().map(|(_, range)| &kept[range.clone()]).collect();
-        let mut indices = self.cuts.iter().map(|(index, _)| *index);
-        Domain::Data.hash_each(pieces, |hash| {
-            cuts[indices.next().expect("one for each piece")].what = Page::Other(hash);
-        });
-        self.cuts.clear();
-        self.bytes = 0;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::parent::Expected;
-    use super::*;
-    use crate::buffers::Buffers;
-
-    /// What a page is taken for of which the parent has another hash, but perhaps the same tag.
-    fn looked_at(tagger: &Tagger, tag: Option<Tag>, shared: bool) -> Page {
-        let buffers = Buffers::new(1, 4096);
-        let mut buffer = buffers.take();
-        buffer.set_len(4096);
-        buffer.fill(7);
-        let hash = Some(Hash([0; 32]));
-        let chunk = Chunk { at: 0, len: 4096, slot: 3, chunk: 9, hash, shared, tag };
-        let theirs = Theirs { chunks: vec![chunk], ..Theirs::default() };
-        let planned = [Planned { len: 4096, theirs: Some(Expected::Chunk(0)) }];
-        let (mut cuts, mut tags) = (Vec::new(), TagGrid::new(Some(tagger), 4096));
-        look_at(&planned, &theirs, (Some(tagger), &mut tags), 0, &mut Stretch::there(buffer), &mut cuts, &[])
-            .expect("it is there");
-        assert_eq!(tags.finish(), [Tagged { at: 0, len: 4096, tag: tagger.tag(&[7; 4096]).expect("short") }]);
-        assert_eq!(cuts[0].old, Some((3, 9)));
-        cuts[0].what
-    }
-
-    #[test]
-    fn a_chunk_with_the_tag_of_the_parents_is_not_hashed() {
-        let Some(tagger) = Tagger::new(&[1; 32]) else { return };
-        let right = tagger.tag(&[7; 4096]);
-        assert!(matches!(looked_at(&tagger, right, true), Page::Same(3, 9)));
-        assert!(matches!(looked_at(&tagger, right, false), Page::Other(_)));
-        assert!(matches!(looked_at(&tagger, tagger.tag(&[8; 4096]), true), Page::Other(_)));
-        assert!(matches!(looked_at(&tagger, None, true), Page::Other(_)));
-    }
-
-    /// Pages of which the parent has the tags, all but some, looked at where they lie.
-    #[test]
-    fn what_tags_say_is_new_is_kept_in_order_with_its_hash() {
-        let Some(tagger) = Tagger::new(&[1; 32]) else { return };
-        let page = |byte: u8| vec![byte; 4096];
-        // More than are hashed at once, and short ones between them.
-        let is_new = |index: usize| !index.is_multiple_of(5);
-        let lens = |index: usize| if index % 7 == 3 { 1000 } else { 4096 };
-        let (mut bytes, mut chunks, mut planned) = (Vec::new(), Vec::new(), Vec::new());
-        for index in 0..200 {
-            let now = &page(index as u8 + 1)[..lens(index)];
-            let before = if is_new(index) { &page(0xfe)[..lens(index)] } else { now };
-            let tag = tagger.tag(before);
-            let (at, hash) = (bytes.len() as u64, Some(Domain::Data.hash(before)));
-            chunks.push(Chunk {
-                at,
-                len: lens(index) as u32,
-                slot: 0,
-                chunk: index as u32,
-                hash,
-                shared: true,
-                tag,
-            });
-            planned.push(Planned { len: lens(index) as u32, theirs: Some(Expected::Chunk(index as u32)) });
-            bytes.extend_from_slice(now);
-        }
-        let theirs = Theirs { chunks, ..Theirs::default() };
-        let (mut cuts, mut tags) = (Vec::new(), TagGrid::new(Some(&tagger), 4096));
-        let mut stretch = Stretch::in_memory(Buffers::new(1, 4096).take(), &bytes);
-        look_at(&planned, &theirs, (Some(&tagger), &mut tags), 0, &mut stretch, &mut cuts, &[])
-            .expect("it is there");
-        let (mut at, mut kept) = (0, Vec::new());
-        for (index, cut) in cuts.iter().enumerate() {
-            let piece = &bytes[at..at + lens(index)];
-            match cut.what {
-                Page::Other(hash) => {
-                    assert!(is_new(index) && hash == Domain::Data.hash(piece), "{index}");
-                    kept.extend_from_slice(piece);
-                }
-                Page::Same(_, chunk) => assert!(!is_new(index) && chunk == index as u32),
-                Page::Zero | Page::Spans(..) => panic!("{index}"),
-            }
-            at += lens(index);
-        }
-        assert!(stretch.keep(new_ranges(&cuts))[..] == kept, "they are kept in their order");
-    }
 }
