@@ -4,13 +4,14 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::MmapMut;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
-use rustix::process::{Pid, getpid};
+use rustix::process::getpid;
+use rustix::system::uname;
 
 #[repr(C)]
 struct Api {
@@ -66,19 +67,30 @@ const PAGE_IS_WRITTEN: u64 = 1 << 1;
 /// Pieces that are asked for at once.
 const REGIONS: usize = 4096;
 
-/// The descriptor through which this process has its memory watched: one for all of it. One that was inherited means the parent's.
-static WATCHER: Mutex<Option<(Pid, Arc<OwnedFd>)>> = Mutex::new(None);
+/// The number of this process, and of the descriptor through which it has its memory watched: one for all of it, open as long as it lives. One that was
+/// inherited means the memory of the parent. No lock, since one that another thread holds while somebody forks would stay so in the child.
+static WATCHER: AtomicU64 = AtomicU64::new(0);
 
-fn watcher() -> io::Result<Arc<OwnedFd>> {
-    let mut known = WATCHER.lock().unwrap_or_else(PoisonError::into_inner);
-    match &*known {
-        Some((pid, watcher)) if *pid == getpid() => Ok(watcher.clone()),
-        _ => {
-            let watcher = Arc::new(new_watcher()?);
-            *known = Some((getpid(), watcher.clone()));
-            Ok(watcher)
+fn watcher() -> io::Result<BorrowedFd<'static>> {
+    let pid = getpid().as_raw_nonzero().get() as u32;
+    let known = WATCHER.load(Ordering::Acquire);
+    let of_known = |known: u64| ((known >> 32) as u32 == pid).then_some(known as u32 as RawFd);
+    let raw = match of_known(known) {
+        Some(raw) => raw,
+        None => {
+            let watcher = new_watcher()?;
+            let ours = u64::from(pid) << 32 | u64::from(watcher.as_raw_fd() as u32);
+            match WATCHER.compare_exchange(known, ours, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => watcher.into_raw_fd(),
+                // Another thread was first.
+                Err(theirs) => {
+                    of_known(theirs).ok_or_else(|| io::Error::other("two processes share memory"))?
+                }
+            }
         }
-    }
+    };
+    // SAFETY: what is kept was made by `new_watcher` in this process and given up by its owner, so it is open and stays open.
+    Ok(unsafe { BorrowedFd::borrow_raw(raw) })
 }
 
 fn new_watcher() -> io::Result<OwnedFd> {
@@ -93,18 +105,35 @@ fn new_watcher() -> io::Result<OwnedFd> {
     Ok(watcher)
 }
 
+/// The first kernel that can be believed. Those before it, from 6.7 on, take a page that was swapped out for one that was not written to (Linux commit
+/// 2c7ad9a590d1); some were mended later, but do not say so.
+const SINCE: (u32, u32) = (6, 9);
+
+fn is_sound(release: &str) -> bool {
+    let mut numbers =
+        release.split(|letter: char| !letter.is_ascii_digit()).map_while(|part| part.parse().ok());
+    numbers.next().zip(numbers.next()).is_some_and(|version| version >= SINCE)
+}
+
 /// Has pages watched, until they are unmapped.
 pub fn watch(bytes: &MmapMut) -> io::Result<()> {
+    if !is_sound(&uname().release().to_string_lossy()) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
     let (start, len) = (bytes.as_ptr().addr() as u64, bytes.len() as u64);
     let mut register = Register { start, len, mode: REGISTER_MODE_WP, ioctls: 0 };
     // SAFETY: the kernel reads and writes a `Register`, whose layout this is. What is registered is a mapping of its own that reads and writes as before:
     // a write to a page that is protected is not reported to anybody, since the descriptor was made with WP_ASYNC.
-    unsafe { ioctl(&*watcher()?, Updater::<REGISTER, Register>::new(&mut register))? };
+    unsafe { ioctl(watcher()?, Updater::<REGISTER, Register>::new(&mut register))? };
     // Whether it can be scanned, too: it protects nothing of an empty range.
     scan_range(&File::open(PAGEMAP)?, start..start, &mut [Region::default()]).map(drop)
 }
 
-const PAGEMAP: &str = "/proc/self/pagemap";
+/// Not of `self`, which is no process any more once the main thread has ended.
+const PAGEMAP: &str = "/proc/thread-self/pagemap";
+
+/// What a scan fails with of memory that this process does not have watched.
+pub const NOT_WATCHED: i32 = rustix::io::Errno::PERM.raw_os_error();
 
 /// Calls `each` with the pages that were written to, and protects these again; nothing falls between. If it fails, some may be protected that were not told of.
 pub fn scan(bytes: &MmapMut, each: &mut dyn FnMut(Range<usize>)) -> io::Result<()> {
@@ -138,6 +167,7 @@ fn scan_range(pagemap: &File, range: Range<u64>, regions: &mut [Region]) -> io::
         regions: regions.as_mut_ptr().expose_provenance() as u64,
         regions_len: regions.len() as u64,
         max_pages: 0,
+        // So, and not by `any_of`: what was advised away is told of only this way.
         inverted: 0,
         all_of: PAGE_IS_WRITTEN,
         any_of: 0,
@@ -170,5 +200,20 @@ unsafe impl rustix::ioctl::Ioctl for ScanCall<'_> {
         _: *mut std::ffi::c_void,
     ) -> rustix::io::Result<usize> {
         Ok(found as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_that_forget_are_not_asked() {
+        for release in ["6.9.0", "6.9", "6.18.44-fc-v657", "7.0.0-rc1", "10.1"] {
+            assert!(is_sound(release), "{release}");
+        }
+        for release in ["6.8.12-amd64", "6.7.0", "6.1.0-30-amd64", "5.15", "6", "", "linux 6.9"] {
+            assert!(!is_sound(release), "{release}");
+        }
     }
 }

@@ -22,11 +22,9 @@ impl Memory {
         let too_much = || io::Error::from(io::ErrorKind::OutOfMemory);
         let whole_pages = len.max(1).checked_next_multiple_of(page_bytes()).ok_or_else(too_much)?;
         let bytes = MmapMut::map_anon(whole_pages)?;
-        let watched = kernel::watch(&bytes);
-        if let Err(error) = &watched {
-            tracing::debug!("memory is not watched: {error}");
-        }
-        Ok(Memory { is_watched: watched.is_ok(), bytes, len })
+        let mut memory = Memory { bytes, len, is_watched: false };
+        memory.watch();
+        Ok(memory)
     }
 
     /// Whether the kernel watches it. If not, all of it always counts as written to.
@@ -34,20 +32,26 @@ impl Memory {
         self.is_watched
     }
 
-    /// Calls `each` with the pages that were written to since this was called last, or ever, in order; and begins anew.
+    /// Calls `each` with the pages that were written to since this was called last, or ever, in order; and begins anew. Where that cannot be said it is all
+    /// of them.
     pub fn written(&mut self, each: &mut dyn FnMut(Range<usize>)) {
-        let scanned = match self.is_watched {
-            true => kernel::scan(&self.bytes, each),
-            false => Ok(()),
-        };
-        if let Err(error) = scanned {
-            // As after a fork, in the child.
-            tracing::debug!("memory is not watched any more: {error}");
-            self.is_watched = false;
+        if self.is_watched {
+            match kernel::scan(&self.bytes, each) {
+                Ok(()) => return,
+                // The copy of a child, which nobody has watched so far.
+                Err(error) if error.raw_os_error() == Some(kernel::NOT_WATCHED) => self.watch(),
+                Err(error) => tracing::debug!("it is not known what was written to memory: {error}"),
+            }
         }
-        if !self.is_watched {
-            each(0..self.bytes.len());
+        each(0..self.bytes.len());
+    }
+
+    fn watch(&mut self) {
+        let watched = kernel::watch(&self.bytes);
+        if let Err(error) = &watched {
+            tracing::debug!("memory is not watched: {error}");
         }
+        self.is_watched = watched.is_ok();
     }
 }
 

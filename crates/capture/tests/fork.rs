@@ -47,7 +47,10 @@ fn a_fork_is_seen_by_both_sides() {
         written(&mut new);
         new[page] = 1;
         let of_new = written(&mut new);
-        of_copy == [all.clone()] && !memory.is_watched() && new.is_watched() && of_new == [one(1)]
+        // And from then on the copy is watched, too.
+        written(&mut memory);
+        memory[3 * page] = 1;
+        of_copy == [all.clone()] && new.is_watched() && of_new == [one(1)] && written(&mut memory) == [one(3)]
     }));
     assert_eq!(written(&mut memory), [], "a child's doings are its own");
     memory[7 * page] = 2;

@@ -9,7 +9,7 @@ use crate::checkpoint::{Members, RankedMember};
 
 /// Bytes of which the kernel remembers where they were written to, so that a save looks at nothing else. They begin at a page, and are used like any `&mut [u8]`.
 ///
-/// It is private memory of this process; a child after a `fork` has a copy that nobody watches. Devices that were given the address of it before a save must
+/// It is private memory of this process; a child after a `fork` has a copy of its own, all of which counts as written. Devices that were given the address of it before a save must
 /// not write to it after (RDMA, registered buffers): the kernel does not see that.
 #[derive(Debug)]
 pub struct Memory {

@@ -6,7 +6,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use stdchk::{AppName, CheckpointId, Memory, ParentChoice, Repository, SaveOptions, Spec, Tally};
+use stdchk::{
+    AppName, CheckpointId, Chunking, ChunkingChoice, Memory, ParentChoice, Repository, SaveOptions, Spec,
+    Tally,
+};
 use stdchk_kit::{Random, SimFs};
 
 const PAGE: usize = 4096;
@@ -102,53 +105,105 @@ fn nothing_and_little_can_be_watched() {
     }
 }
 
-/// Any order of writes, saves to two repositories under two names, saves that are given up, and restarts.
-fn any_order(seeds: u64, lens: Range<usize>, repositories: impl Fn() -> [Repository; 2]) {
+/// Something that was saved: where, and what it was.
+struct Kept {
+    repository: usize,
+    id: CheckpointId,
+    name: &'static str,
+    bytes: Vec<u8>,
+}
+
+/// Writes somewhere, as programs do: here and there, zeros, every other page, the same again, what was elsewhere.
+fn write_somewhere(memory: &mut Memory, random: &mut Random) {
+    let len = memory.len();
+    for _ in 0..random.below(20) {
+        let at = random.below(len as u64) as usize;
+        let some = (1 + random.below(3 * PAGE as u64) as usize).min(len - at);
+        match random.below(12) {
+            0..4 => random.fill(&mut memory[at..at + some]),
+            4..7 => memory[at] = memory[at].wrapping_add(1),
+            7..9 => memory[at..at + some].fill(0),
+            9 => memory.copy_within(at..at + some, random.below((len - some) as u64 + 1) as usize),
+            10 => {
+                let same = memory[at];
+                memory[at..=at].fill(same);
+            }
+            _ => memory[at..].chunks_mut(2 * PAGE).take(100).for_each(|pages| pages[0] ^= 1),
+        }
+    }
+}
+
+/// One of the ways to save.
+fn any_way(random: &mut Random, saved: &[Kept], repository: usize) -> SaveOptions {
+    let chunking = match random.below(12) {
+        0 => ChunkingChoice::Fixed(Chunking::Page(1024)),
+        1 => ChunkingChoice::Fixed(Chunking::Page(64 << 10)),
+        2 => ChunkingChoice::Fixed(Chunking::Page(1 << 20)),
+        3 => ChunkingChoice::Fixed(Chunking::Cdc(16 << 10)),
+        _ => ChunkingChoice::Auto,
+    };
+    let of_these: Vec<&Kept> = saved.iter().filter(|kept| kept.repository == repository).collect();
+    let parent = match random.below(6) {
+        0 => ParentChoice::None,
+        1 if !of_these.is_empty() => {
+            let id = &of_these[random.below(of_these.len() as u64) as usize].id;
+            ParentChoice::Given(Spec::parse(&id.to_string()).expect("a spec"))
+        }
+        _ => ParentChoice::Newest,
+    };
+    SaveOptions { chunking: Some(chunking), parent, ..options() }
+}
+
+/// Any order of writes, saves in any way of memories of several lengths, to two repositories, for two applications, under names of which some are numbered;
+/// saves that are refused or given up, and restarts.
+fn any_order(seeds: u64, steps: u64, lens: Range<usize>, repositories: impl Fn() -> [Repository; 2]) {
+    const NAMES: [&str; 5] = ["state", "other", "s.1", "s.2", "s.30"];
     for seed in 0..seeds {
         let mut random = Random::new(seed);
         let repositories = repositories();
-        let len = lens.start + random.below(lens.len() as u64) as usize;
-        let mut memory = random_memory(len, &mut random);
-        let mut saved: Vec<(usize, CheckpointId, &str, Vec<u8>)> = Vec::new();
-        for step in 0..16 {
-            for _ in 0..random.below(20) {
-                let at = random.below(len as u64) as usize;
-                let some = (1 + random.below(3 * PAGE as u64) as usize).min(len - at);
-                match random.below(3) {
-                    0 => memory[at..at + some].fill(0),
-                    1 => memory[at] = memory[at].wrapping_add(1),
-                    _ => random.fill(&mut memory[at..at + some]),
-                }
+        let len = |random: &mut Random| lens.start + random.below(lens.len() as u64) as usize;
+        let mut memories: Vec<Memory> = (0..2)
+            .map(|_| {
+                let len = len(&mut random);
+                random_memory(len, &mut random)
+            })
+            .collect();
+        let mut saved: Vec<Kept> = Vec::new();
+        for step in 0..steps {
+            let memory = &mut memories[random.below(2) as usize];
+            write_somewhere(memory, &mut random);
+            let repository = random.below(2) as usize;
+            let name = NAMES[random.below(NAMES.len() as u64) as usize];
+            let app = AppName::new(["melt", "flow"][random.below(2) as usize]).expect("a name");
+            if random.below(6) == 0 && !saved.is_empty() {
+                let kept = &saved[random.below(saved.len() as u64) as usize];
+                *memory = restored(&repositories[kept.repository], &kept.id, kept.name);
+                assert!(memory[..] == kept.bytes[..], "seed {seed}, {}", kept.id);
+                continue;
             }
-            let which = random.below(2) as usize;
-            let repository = &repositories[which];
-            let name = ["state", "other"][random.below(2) as usize];
-            match random.below(6) {
-                0 => {
-                    let mut save = repository.save(&app(), step, options()).expect("save");
-                    save.add_memory(name, &mut memory).expect("add");
-                    save.abort();
-                }
-                1 if !saved.is_empty() => {
-                    let (which, id, name, bytes) = &saved[random.below(saved.len() as u64) as usize];
-                    memory = restored(&repositories[*which], id, name);
-                    assert!(memory[..] == bytes[..], "seed {seed}, {id}");
-                }
-                _ => {
-                    let (id, _) = save(repository, step, name, &mut memory);
-                    saved.push((which, id, name, memory.to_vec()));
-                }
+            let way = any_way(&mut random, &saved, repository);
+            let mut save = repositories[repository].save(&app, step, way).expect("save");
+            save.add_memory(name, memory).expect("add");
+            let ends = random.below(6);
+            if ends == 0 {
+                save.abort();
+                continue;
             }
+            if ends == 1 {
+                assert!(save.add_memory(name, memory).is_err(), "two of one name");
+            }
+            let id = save.commit().expect("commit").id;
+            saved.push(Kept { repository, id, name, bytes: memory.to_vec() });
         }
-        for (which, id, name, bytes) in &saved {
-            assert!(restored(&repositories[*which], id, name)[..] == bytes[..], "seed {seed}, {id}");
+        for Kept { repository, id, name, bytes } in &saved {
+            assert!(restored(&repositories[*repository], id, name)[..] == bytes[..], "seed {seed}, {id}");
         }
     }
 }
 
 #[test]
 fn what_comes_back_is_what_was_saved() {
-    any_order(24, 1..9 * MIB, || [repository(), repository()]);
+    any_order(16, 24, 1..9 * MIB, || [repository(), repository()]);
 }
 
 /// Run by the one below, which gives it a place for tags.
@@ -161,7 +216,7 @@ fn inner_with_tags() {
         let place = folders.path().join(count.fetch_add(1, Ordering::Relaxed).to_string());
         Repository::open_or_create(place.to_str().expect("text")).expect("create")
     };
-    any_order(4, 17 * MIB..22 * MIB, || [repository(), repository()]);
+    any_order(4, 16, 17 * MIB..22 * MIB, || [repository(), repository()]);
 }
 
 #[test]

@@ -190,16 +190,24 @@ impl Theirs {
     /// The chunks that lie in what several hold, whole.
     pub fn of(vault: &Vault, all: &[Held]) -> Result<Theirs> {
         let mut theirs = Theirs::default();
-        for Held { range, roots, blob } in all {
+        // A blob may hold a range here and there: it is walked through once.
+        for (roots, blob, ranges) in by_blob(all) {
+            let (first, last) = (ranges[0], ranges[ranges.len() - 1]);
             let (roots, blob, shifts) = (roots.clone(), blob.clone(), Vec::new());
-            let one =
-                Parent { roots, blob, leaf: None, shift: 0, shifts }.chunks(vault, false, range.clone())?;
-            let first = theirs.opens.len() as u32;
+            let parent = Parent { roots, blob, leaf: None, shift: 0, shifts };
+            let one = parent.chunks(vault, false, first.start..last.end)?;
+            let slots = theirs.opens.len() as u32;
             theirs.opens.extend(one.opens);
-            let is_whole = |chunk: &Chunk| chunk.at + u64::from(chunk.len) <= range.end;
-            let whole = one.chunks.into_iter().filter(is_whole);
-            theirs.chunks.extend(whole.map(|chunk| Chunk { slot: chunk.slot + first, ..chunk }));
+            let mut ranges = ranges.into_iter().peekable();
+            let mut is_held = |chunk: &Chunk| {
+                while ranges.next_if(|range| range.end <= chunk.at).is_some() {}
+                let end = chunk.at + u64::from(chunk.len);
+                ranges.peek().is_some_and(|range| range.start <= chunk.at && end <= range.end)
+            };
+            let whole = one.chunks.into_iter().filter(|chunk| is_held(chunk));
+            theirs.chunks.extend(whole.map(|chunk| Chunk { slot: chunk.slot + slots, ..chunk }));
         }
+        theirs.chunks.sort_by_key(|chunk| chunk.at);
         Ok(theirs)
     }
 
@@ -311,6 +319,20 @@ impl Theirs {
     pub fn bytes(&self, vault: &Vault, chunk: &Chunk) -> Result<Vec<u8>> {
         vault.chunk(&self.opens[chunk.slot as usize], chunk.chunk, ChunkKind::Data)
     }
+}
+
+/// What each blob holds, of what several hold in order.
+fn by_blob(all: &[Held]) -> Vec<(&Arc<Roots>, &Blob, Vec<&Range<u64>>)> {
+    let mut blobs: Vec<(&Arc<Roots>, &Blob, Vec<&Range<u64>>)> = Vec::new();
+    for Held { range, roots, blob } in all {
+        let is_same =
+            |(known, of, _): &&mut (&Arc<Roots>, &Blob, _)| Arc::ptr_eq(known, roots) && *of == blob;
+        match blobs.iter_mut().rev().find(is_same) {
+            Some((_, _, ranges)) => ranges.push(range),
+            None => blobs.push((roots, blob, vec![range])),
+        }
+    }
+    blobs
 }
 
 struct Gathered<'v> {

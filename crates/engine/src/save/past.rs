@@ -1,6 +1,7 @@
 //! What memory was equal to at some moments, and where it was written to since (docs/CAPTURE.md).
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -15,7 +16,6 @@ use crate::vault::Roots;
 const MOMENTS: usize = 4;
 
 /// Moments of some memory.
-#[derive(Debug)]
 pub struct Past {
     page: usize,
     pages: usize,
@@ -24,15 +24,20 @@ pub struct Past {
 }
 
 /// When memory was equal to a blob.
-#[derive(Debug)]
 struct Moment {
     blob: Blob,
     written: Pages,
 }
 
 /// A set of pages.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Pages(Vec<u64>);
+
+impl fmt::Debug for Past {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("Past").field("pages", &self.pages).field("moments", &self.moments.len()).finish()
+    }
+}
 
 impl Past {
     /// The past of `len` bytes, of which writes are known by pages of `page` bytes. No moment is known yet.
@@ -79,7 +84,13 @@ impl Pages {
     }
 
     fn add(&mut self, pages: Range<usize>) {
-        pages.for_each(|page| self.0[page / 64] |= 1 << (page % 64));
+        let mut at = pages.start;
+        while at < pages.end {
+            // All of a word that is meant, at once.
+            let end = (at / 64 * 64 + 64).min(pages.end);
+            self.0[at / 64] |= (u64::MAX >> (64 - (end - at))) << (at % 64);
+            at = end;
+        }
     }
 
     fn has(&self, page: usize) -> bool {
@@ -188,10 +199,13 @@ mod tests {
         for _ in 0..200 {
             let count = 1 + random() % 400;
             let mut pages = Pages::none(count);
+            let mut expected = vec![false; count];
             for _ in 0..random() % 20 {
                 let (a, b) = (random() % (count + 1), random() % (count + 1));
                 pages.add(a.min(b)..a.max(b));
+                expected[a.min(b)..a.max(b)].fill(true);
             }
+            assert!((0..count).all(|page| pages.has(page) == expected[page]));
             let (a, b) = (random() % (count + 1), random() % (count + 1));
             let range = a.min(b)..a.max(b);
             let runs: Vec<(Range<usize>, bool)> = pages.runs(range.clone()).collect();
