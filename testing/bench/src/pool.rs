@@ -277,11 +277,14 @@ pub fn measure(bench: &Bench) {
         figures.ratio("first save, from memory", "next save, from memory"),
         "5",
     );
-    line(
-        "the same where the kernel watches its memory",
-        figures.ratio("first save, from watched memory", "next save, from watched memory"),
-        "5",
-    );
+    match figures.median("first save, from watched memory") {
+        None => println!("| the same where the kernel watches its memory | this kernel does not | 5 |"),
+        Some(first) => line(
+            "the same where the kernel watches its memory",
+            first / figures.median("next save, from watched memory").expect("saved as often"),
+            "5",
+        ),
+    }
     line(
         "time of two copies, staged, against one",
         figures.ratio("first save, staged, 2 copies", "first save, staged, 1 copy"),
@@ -319,7 +322,9 @@ fn from_memory(pool: &Pool, round: usize, image: &[u8], figures: &mut Figures) {
     pool.clear();
     let mut watched = Memory::zeroed(image.len()).expect("memory");
     watched.copy_from_slice(image);
-    assert!(watched.is_watched(), "this kernel does not watch memory");
+    if !watched.is_watched() {
+        return;
+    }
     let add = |save: &mut Save, state: &mut Memory| save.add_memory("state", state);
     saves_of(&repository, "watched memory", round, &mut watched, figures, add);
 }
