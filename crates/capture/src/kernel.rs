@@ -125,8 +125,9 @@ pub fn watch(bytes: &MmapMut) -> io::Result<()> {
     // SAFETY: the kernel reads and writes a `Register`, whose layout this is. What is registered is a mapping of its own that reads and writes as before:
     // a write to a page that is protected is not reported to anybody, since the descriptor was made with WP_ASYNC.
     unsafe { ioctl(watcher()?, Updater::<REGISTER, Register>::new(&mut register))? };
-    // Whether it can be scanned, too: it protects nothing of an empty range.
-    scan_range(&File::open(PAGEMAP)?, start..start, &mut [Region::default()]).map(drop)
+    // Whether it can be scanned, too.
+    scan_range(&File::open(PAGEMAP)?, start..start + len, SCAN_CHECK_WPASYNC, &mut [Region::default()])
+        .map(drop)
 }
 
 /// Not of `self`, which is no process any more once the main thread has ended.
@@ -144,7 +145,8 @@ pub fn scan(bytes: &MmapMut, each: &mut dyn FnMut(Range<usize>)) -> io::Result<(
     let mut regions = vec![Region::default(); REGIONS];
     let mut at = start;
     while at < end {
-        let (found, walked) = scan_range(&pagemap, at..end, &mut regions)?;
+        let (found, walked) =
+            scan_range(&pagemap, at..end, SCAN_WP_MATCHING | SCAN_CHECK_WPASYNC, &mut regions)?;
         for region in &regions[..found] {
             each((region.start - start) as usize..(region.end - start) as usize);
         }
@@ -157,10 +159,15 @@ pub fn scan(bytes: &MmapMut, each: &mut dyn FnMut(Range<usize>)) -> io::Result<(
 }
 
 /// Scans a part, until all regions are filled: how many are, and how far it came.
-fn scan_range(pagemap: &File, range: Range<u64>, regions: &mut [Region]) -> io::Result<(usize, u64)> {
+fn scan_range(
+    pagemap: &File,
+    range: Range<u64>,
+    flags: u64,
+    regions: &mut [Region],
+) -> io::Result<(usize, u64)> {
     let mut scan = Scan {
         size: size_of::<Scan>() as u64,
-        flags: SCAN_WP_MATCHING | SCAN_CHECK_WPASYNC,
+        flags,
         start: range.start,
         end: range.end,
         walk_end: 0,

@@ -27,7 +27,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Whether the kernel watches it. If not, all of it always counts as written to.
+    /// Whether the kernel watched it when it was made, or asked last. If not, all of it always counts as written to.
     pub fn is_watched(&self) -> bool {
         self.is_watched
     }

@@ -26,7 +26,7 @@ impl Memory {
         Ok(Memory { bytes, past: Past::new(len, stdchk_capture::page_bytes()) })
     }
 
-    /// Whether the kernel remembers where it was written to. If not, saves find out by looking at all of it.
+    /// Whether the kernel remembers where it was written to, as of the last save of it. If not, saves find out by looking at all of it.
     pub fn is_watched(&self) -> bool {
         self.bytes.is_watched()
     }

@@ -71,6 +71,20 @@ fn only_what_was_written_is_new() {
 }
 
 #[test]
+fn what_has_moved_is_found_beside_what_was_not_written() {
+    let repository = repository();
+    let mut memory = random_memory(12 * MIB, &mut Random::new(5));
+    save(&repository, 1, "state", &mut memory);
+    for stretch in memory.chunks_mut(4 * MIB) {
+        let end = stretch.len() - PAGE;
+        stretch.copy_within(0..end - 100, 100);
+    }
+    let (id, tally) = save(&repository, 2, "state", &mut memory);
+    assert!(tally.new < MIB as u64 / 4, "{} bytes are new", tally.new);
+    assert!(restored(&repository, &id, "state")[..] == memory[..]);
+}
+
+#[test]
 fn somebody_elses_save_between_is_not_taken_for_ours() {
     let repository = repository();
     let mut random = Random::new(2);
@@ -203,7 +217,8 @@ fn any_order(seeds: u64, steps: u64, lens: Range<usize>, repositories: impl Fn()
 
 #[test]
 fn what_comes_back_is_what_was_saved() {
-    any_order(16, 24, 1..9 * MIB, || [repository(), repository()]);
+    let seeds = if std::env::var_os("STDCHK_TEST_LONG").is_some() { 300 } else { 16 };
+    any_order(seeds, 24, 1..9 * MIB, || [repository(), repository()]);
 }
 
 /// Run by the one below, which gives it a place for tags.

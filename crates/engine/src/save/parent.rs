@@ -226,11 +226,12 @@ impl Theirs {
     }
 
     /// Finds out the hashes of chunks at some places that have no tag.
-    pub fn know_hashes(&mut self, vault: &Vault, places: &[Place]) -> Result<()> {
+    pub fn know_hashes<'p>(&mut self, vault: &Vault, places: impl Iterator<Item = &'p Place>) -> Result<()> {
         for place in places {
             if let Expected::Chunk(index) = place.what
                 && let chunk = &mut self.chunks[index as usize]
                 && chunk.tag.is_none()
+                && chunk.hash.is_none()
             {
                 chunk.hash = Some(vault.hash(&self.opens[chunk.slot as usize], chunk.chunk)?);
             }

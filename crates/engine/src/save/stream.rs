@@ -272,11 +272,12 @@ impl PartWriter {
                 let mut look = self.look(&window.trail, parent, &tags, page, offset);
                 let held = source.held(offset..offset + size);
                 if !held.is_empty() {
-                    // What is held lies at its own place: nothing here has moved, wherever what came before was found.
-                    look.parent = look.parent.filter(|parent| parent.shift == 0);
+                    // What is held lies at its own place: little has moved here, wherever what came before was found.
+                    look.parent.iter_mut().for_each(|parent| parent.shift = 0);
                     let theirs = look.parent.as_ref().map(|parent| &parent.blob);
                     look.known = Known::new(held, theirs, offset, size);
-                    look.search = false;
+                    // All of it must be read to see whether the rest has moved; of memory that is worth it where the rest is most of it.
+                    look.search &= source.memory().is_some() && look.known.is_little(size);
                 }
                 let buffer = self.buffers.take();
                 let (source, vault, meter) = (source.clone(), self.vault.clone(), self.coder.meter.clone());

@@ -164,6 +164,28 @@ impl Known {
     pub fn is_nothing(&self) -> bool {
         self.unchanged.is_empty()
     }
+
+    /// Whether the parent is known to have less than half of `size` bytes.
+    pub fn is_little(&self, size: u64) -> bool {
+        self.others.is_empty()
+            && self.unchanged.iter().map(|range| 2 * range.len() as u64).sum::<u64>() < size
+    }
+
+    /// Those of some places, in order, that are not known.
+    fn without<'p>(
+        &self,
+        places: &'p [Place],
+        at: impl Fn(&Place) -> u64,
+    ) -> impl Iterator<Item = &'p Place> {
+        let mut unchanged = self.unchanged.iter().peekable();
+        places.iter().filter(move |place| {
+            let (start, len) = (at(place), u64::from(place.len));
+            while unchanged.next_if(|range| range.end as u64 <= start).is_some() {}
+            !unchanged
+                .peek()
+                .is_some_and(|range| range.start as u64 <= start && start + len <= range.end as u64)
+        })
+    }
 }
 
 /// Pages that are compared to see whether a known shift is in force again.
@@ -193,6 +215,10 @@ impl Look {
         if stretch.is_packed() && needs_all(&cuts) {
             stretch.unpack()?;
             cuts.clear();
+            // Now they are looked at, too.
+            if let Err(error) = theirs.know_hashes(vault, places.iter()) {
+                tracing::debug!("some of the parent is not recognized: {error}");
+            }
             tags = TagGrid::new(tagger, self.page);
             look_at(&planned, &theirs, (tagger, &mut tags), 0, &mut stretch, &mut cuts, &[])?;
         }
@@ -258,7 +284,12 @@ impl Look {
         };
         let placed = found.and_then(|mut theirs| {
             let places = self.places(&theirs, len);
-            theirs.know_hashes(vault, &places)?;
+            // What is known is neither moved nor looked at.
+            let in_stretch = |place: &Place| place.at.saturating_sub(self.offset);
+            match shift {
+                0 => theirs.know_hashes(vault, self.known.without(&places, in_stretch))?,
+                _ => theirs.know_hashes(vault, places.iter())?,
+            }
             Ok((theirs, places))
         });
         placed.unwrap_or_else(|error| {
