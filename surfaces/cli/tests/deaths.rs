@@ -16,14 +16,14 @@ use stdchk_kit::Random;
 #[test]
 fn what_was_closed_survives_the_death_of_the_mount() {
     if can_mount() {
-        kill_while_others_write(&Mounted::new(&["--durability", "staged"]), 50);
+        kill_while_others_write(&Mounted::new(&["--durability", "staged"]), 50, NO_PAUSE);
     }
 }
 
 #[test]
 fn what_was_closed_and_synced_survives_the_death_of_the_mount() {
     if can_mount() {
-        kill_while_others_write(&Mounted::new(&["--durability", "local"]), 12);
+        kill_while_others_write(&Mounted::new(&["--durability", "local"]), 12, NO_PAUSE);
     }
 }
 
@@ -35,12 +35,17 @@ fn what_was_closed_survives_the_death_of_the_mount_of_a_pool() {
     let pool = Pool::start(&["--replicas", "2"]);
     let lenders: Vec<_> = (1..=3).map(|host| pool.join(host, &["--memory", "2GiB"])).collect();
     let kills = if std::env::var_os("STDCHK_TEST_LONG").is_some() { 50 } else { 12 };
-    kill_while_others_write(&Mounted::of_pool(&pool, &["--durability", "staged"]), kills);
+    // Nobody drops versions here, and what is lent must have room for all of them, twice.
+    let pause = Duration::from_millis(250);
+    kill_while_others_write(&Mounted::of_pool(&pool, &["--durability", "staged"]), kills, pause);
     drop(lenders);
 }
 
-/// The process of the mount is killed again and again while others write: what was closed is there, nothing is there in part, nobody hangs.
-fn kill_while_others_write(mounted: &Mounted, kills: usize) {
+const NO_PAUSE: Duration = Duration::ZERO;
+
+/// The process of the mount is killed again and again while others write, with a pause after each file: what was closed is there, nothing is there in part,
+/// nobody hangs.
+fn kill_while_others_write(mounted: &Mounted, kills: usize, pause: Duration) {
     let root = mounted.root();
     let stop = AtomicBool::new(false);
     let closed: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(0)).collect();
@@ -67,6 +72,7 @@ fn kill_while_others_write(mounted: &Mounted, kills: usize) {
                     assert_ne!(status.code(), Some(124), "a writer hangs");
                     if status.success() {
                         closed[writer].store(version, Ordering::SeqCst);
+                        std::thread::sleep(pause);
                     } else {
                         std::thread::sleep(Duration::from_millis(5));
                     }
