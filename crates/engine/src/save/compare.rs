@@ -6,6 +6,7 @@ use stdchk_object::hash::Domain;
 use stdchk_object::{Hash, Result};
 use stdchk_tag::{Tag, Tagger};
 
+use super::cover::Cover;
 use super::grid::Planned;
 use super::parent::{Chunk, Theirs};
 use super::stretch::Stretch;
@@ -19,21 +20,18 @@ const GROUP_BYTES: usize = 256 << 10;
 const LINE: usize = 64;
 
 /// What is known to be unchanged, as places are passed in their order.
-struct Unchanged<'r> {
-    ranges: &'r [Range<usize>],
-}
+type Unchanged<'r> = Cover<std::slice::Iter<'r, Range<usize>>>;
 
-impl Unchanged<'_> {
-    /// What the parent has that is known to be the same as a cut, without a look at it; and its tag, if there is one.
-    fn find(&mut self, cut: &Planned, at: usize, theirs: &Theirs) -> Option<(Page, Option<Tag>)> {
-        while self.ranges.first().is_some_and(|range| range.end <= at) {
-            self.ranges = &self.ranges[1..];
-        }
-        let (range, expected) = (self.ranges.first()?, cut.theirs?);
-        let lies_there = range.start <= at && at + cut.len as usize <= range.end;
-        let page = if lies_there { theirs.page(expected) } else { None };
-        page.map(|page| (page, theirs.tag(expected)))
-    }
+/// What the parent has that is known to be the same as a cut, without a look at it; and its tag, if there is one.
+fn known(
+    cut: &Planned,
+    at: usize,
+    theirs: &Theirs,
+    unchanged: &mut Unchanged,
+) -> Option<(Page, Option<Tag>)> {
+    let is_known = unchanged.has(at..at + cut.len as usize);
+    let expected = cut.theirs.filter(|_| is_known)?;
+    theirs.page(expected).map(|page| (page, theirs.tag(expected)))
 }
 
 /// Reads what lies between the cuts from `at` on, and compares it with what the parent has there. What is read goes into the grid of tags, too.
@@ -48,7 +46,7 @@ pub fn look_at(
 ) -> Result<()> {
     let mut rest = planned;
     let mut late = Late::default();
-    let mut unchanged = Unchanged { ranges: unchanged };
+    let mut unchanged = Cover::of(unchanged.iter());
     let mut founds = Vec::new();
     while !rest.is_empty() {
         let len = group(rest, at, theirs, &mut unchanged, stretch.lies_in_memory(), &mut founds);
@@ -123,7 +121,7 @@ fn group(
     founds.clear();
     let (mut len, mut unknown) = (0, 0);
     for cut in planned {
-        let found = unchanged.find(cut, at + len, theirs);
+        let found = known(cut, at + len, theirs, unchanged);
         let goes_along = match founds.first() {
             None => true,
             Some(first) => {

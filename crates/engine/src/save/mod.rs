@@ -20,6 +20,7 @@ mod base;
 mod blob;
 mod coder;
 mod compare;
+mod cover;
 mod finish;
 mod grid;
 mod kin;

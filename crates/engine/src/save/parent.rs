@@ -9,6 +9,7 @@ use stdchk_object::tree::{Blob, Extent, Leaf, Piece};
 use stdchk_object::{Hash, PackRef, Result};
 use stdchk_tag::Tag;
 
+use super::cover::Cover;
 use super::unit::{Held, Page};
 use crate::tags::Tagged;
 use crate::vault::{BaseState, LeafAt, OpenPack, Roots, Vault};
@@ -198,13 +199,9 @@ impl Theirs {
             let one = parent.chunks(vault, false, first.start..last.end)?;
             let slots = theirs.opens.len() as u32;
             theirs.opens.extend(one.opens);
-            let mut ranges = ranges.into_iter().peekable();
-            let mut is_held = |chunk: &Chunk| {
-                while ranges.next_if(|range| range.end <= chunk.at).is_some() {}
-                let end = chunk.at + u64::from(chunk.len);
-                ranges.peek().is_some_and(|range| range.start <= chunk.at && end <= range.end)
-            };
-            let whole = one.chunks.into_iter().filter(|chunk| is_held(chunk));
+            let mut held = Cover::of(ranges.into_iter());
+            let whole =
+                one.chunks.into_iter().filter(|chunk| held.has(chunk.at..chunk.at + u64::from(chunk.len)));
             theirs.chunks.extend(whole.map(|chunk| Chunk { slot: chunk.slot + slots, ..chunk }));
         }
         theirs.chunks.sort_by_key(|chunk| chunk.at);

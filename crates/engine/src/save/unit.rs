@@ -8,6 +8,7 @@ use stdchk_object::tree::Blob;
 use stdchk_object::{Hash, PackRef, Result};
 
 use super::compare::look_at;
+use super::cover::Cover;
 use super::grid::{self, Planned};
 use super::parent::{Chunk, Parent, Place, Span, Theirs};
 use super::stretch::Stretch;
@@ -171,19 +172,12 @@ impl Known {
             && self.unchanged.iter().map(|range| 2 * range.len() as u64).sum::<u64>() < size
     }
 
-    /// Those of some places, in order, that are not known.
-    fn without<'p>(
-        &self,
-        places: &'p [Place],
-        at: impl Fn(&Place) -> u64,
-    ) -> impl Iterator<Item = &'p Place> {
-        let mut unchanged = self.unchanged.iter().peekable();
+    /// Those of some places of the parent, in order, that are not known in a stretch that begins at `offset`.
+    fn without<'p>(&self, places: &'p [Place], offset: u64) -> impl Iterator<Item = &'p Place> {
+        let mut unchanged = Cover::of(self.unchanged.iter());
         places.iter().filter(move |place| {
-            let (start, len) = (at(place), u64::from(place.len));
-            while unchanged.next_if(|range| range.end as u64 <= start).is_some() {}
-            !unchanged
-                .peek()
-                .is_some_and(|range| range.start as u64 <= start && start + len <= range.end as u64)
+            let start = place.at.saturating_sub(offset) as usize;
+            !unchanged.has(start..start + place.len as usize)
         })
     }
 }
@@ -285,9 +279,8 @@ impl Look {
         let placed = found.and_then(|mut theirs| {
             let places = self.places(&theirs, len);
             // What is known is neither moved nor looked at.
-            let in_stretch = |place: &Place| place.at.saturating_sub(self.offset);
             match shift {
-                0 => theirs.know_hashes(vault, self.known.without(&places, in_stretch))?,
+                0 => theirs.know_hashes(vault, self.known.without(&places, self.offset))?,
                 _ => theirs.know_hashes(vault, places.iter())?,
             }
             Ok((theirs, places))
