@@ -58,6 +58,8 @@ pub trait Fs: Send + Sync {
     fn len(&self, path: &str) -> io::Result<u64>;
     /// The files in a directory.
     fn list(&self, path: &str) -> io::Result<Vec<Entry>>;
+    /// Bytes that may still be written, as far as that can be said.
+    fn room(&self) -> io::Result<u64>;
     /// The time since 1970 by the clock of the file system.
     fn now(&self) -> io::Result<Duration>;
     /// The directories in a directory.

@@ -105,6 +105,11 @@ impl Fs for RealFs {
         write_pieces(&mut file, &rest.collect::<Vec<_>>(), WRITE_BYTES)
     }
 
+    fn room(&self) -> io::Result<u64> {
+        let room = rustix::fs::statvfs(self.path(""))?;
+        Ok(room.f_bavail.saturating_mul(room.f_frsize))
+    }
+
     fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         OpenOptions::new().append(true).open(self.path(path))?.write_all(bytes)
     }

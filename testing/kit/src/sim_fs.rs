@@ -348,6 +348,11 @@ impl Fs for SimFs {
         self.world().advice.push(Advice::WillRead { path: path.to_owned(), range });
     }
 
+    fn room(&self) -> io::Result<u64> {
+        let world = self.world();
+        Ok(world.capacity.saturating_sub(world.used()))
+    }
+
     fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         let mut world = self.world();
         let inode = world.file(path)?;

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use stdchk_catalog_log::clock;
 use stdchk_object::error::Context;
 use stdchk_object::wire::Reader;
-use stdchk_object::{Error, Kind, Result};
+use stdchk_object::{Error, Item, Kind, Result};
 
 use super::pace::{Pace, Watch};
 use super::simulation::{Network, network};
 use crate::server::{Refusal, Service, answer_here};
 use crate::wire::{
-    ANSWER, BUSY, Channel, Frame, Key, Question, REFUSAL, Report, STALE, STILL, connect, decode_refusal,
+    ANSWER, BUSY, Channel, Frame, Key, Offered, Question, REFUSAL, Report, STALE, STILL, connect,
+    decode_refusal,
 };
 
 /// Connections that are kept for the next question.
@@ -312,6 +313,14 @@ impl Peer {
     /// Asks whoever must answer.
     pub fn ask(&self, question: &Question, bulk: &[&[u8]]) -> Result<Answer> {
         self.try_ask(question, bulk, None).map_err(|failure| failure.into_error(&self.address))
+    }
+
+    /// Says what it may have, and hears whether it wants that.
+    pub fn offer(&self, epoch: u64, item: Item, len: u64) -> std::result::Result<Offered, Failure> {
+        let answer = self.try_ask(&Question::Offer { epoch, item, len }, &[], None)?;
+        let mut reader = Reader::new(&answer.body, "answer");
+        let offered = Offered::decode(&mut reader).and_then(|offered| reader.finish().map(|()| offered));
+        offered.map_err(Failure::Lost)
     }
 
     /// Asks a manager what was heard of the benefactors, and how long ago.

@@ -129,7 +129,7 @@ impl PoolStore {
             let layout =
                 if whole.is_none() { spread.layout() } else { Err(Error::invalid("not looked for")) };
             if let Ok(layout) = &layout
-                && Spread::lasting(&view, name, code).is_safe(layout, epoch)
+                && Spread::lasting(&view, name, code).reach(layout, epoch) == usize::from(layout.count())
             {
                 return Ok(());
             }

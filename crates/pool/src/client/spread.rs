@@ -1,6 +1,6 @@
 //! One pack that lies in shards all over the pool.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stdchk_erasure::{Healed, Layout, Shards, heal};
 use stdchk_object::pack::{PACK_BYTES_MAX, check_whole};
@@ -62,6 +62,18 @@ impl<'v> Spread<'v> {
         self.here.is_some_and(|shelf| shelf.length(item).is_ok()) || self.holder(index).is_some()
     }
 
+    /// Who may have a shard, each once, the likeliest first.
+    fn candidates(&self, index: u8) -> impl Iterator<Item = u64> {
+        let owners = self.owners.iter().filter_map(move |owners| *owners.get(usize::from(index))?);
+        let overflow = self.view.shard_overflow(self.name, index, self.is_deep);
+        let mut asked: Vec<u64> = Vec::new();
+        owners.chain(overflow).filter(move |&id| {
+            let is_new = !(asked.contains(&id) || self.is_lasting && self.view.is_given_up(id));
+            asked.extend(is_new.then_some(id));
+            is_new
+        })
+    }
+
     /// Asks one after the other who may have a shard, until one does; who that is, and what he says.
     fn ask<T>(
         &self,
@@ -69,13 +81,8 @@ impl<'v> Spread<'v> {
         ask: impl Fn(&Peer, Item) -> std::result::Result<T, Failure>,
     ) -> Result<(u64, T)> {
         let item = Item::shard(self.name, index);
-        let owners = self.owners.iter().filter_map(|owners| *owners.get(usize::from(index))?);
-        let (mut asked, mut failure): (Vec<u64>, Option<Error>) = (Vec::new(), None);
-        for id in owners.chain(self.view.shard_overflow(self.name, index, self.is_deep)) {
-            if asked.contains(&id) || self.is_lasting && self.view.is_given_up(id) {
-                continue;
-            }
-            asked.push(id);
+        let mut failure: Option<Error> = None;
+        for id in self.candidates(index) {
             let peer = self.view.peer(id);
             // The others bring it back faster than somebody who is not there says so.
             if peer.is_suspected() && !self.is_deep {
@@ -123,10 +130,27 @@ impl<'v> Spread<'v> {
         self.look(index, 0).ok().map(|(id, _)| id)
     }
 
-    /// Whether all shards are there, each with another one, and synced, with those who know no newer epoch.
-    pub fn is_safe(&self, layout: &Layout, epoch: u64) -> bool {
-        let mut holders = BTreeSet::new();
-        (0..layout.count()).all(|index| self.look(index, epoch).is_ok_and(|(id, _)| holders.insert(id)))
+    /// How many shards of those that a pack is cut into are there, each with another one; with an epoch, and synced, with those who know no newer one.
+    pub fn reach(&self, layout: &Layout, epoch: u64) -> usize {
+        let all = 0..layout.count();
+        let found = |index| self.look(index, epoch).map_or(Vec::new(), |(id, _)| vec![id]);
+        let firsts: Vec<Vec<u64>> = all.clone().map(found).collect();
+        let reach = distinct(&firsts);
+        if reach == firsts.len() || firsts.iter().any(Vec::is_empty) {
+            return reach;
+        }
+        // Some may have several, of which others have one, too.
+        distinct(&all.map(|index| self.holders(index, epoch)).collect::<Vec<_>>())
+    }
+
+    /// All who have a shard.
+    fn holders(&self, index: u8, epoch: u64) -> Vec<u64> {
+        let question = Question::Length { epoch, item: Item::shard(self.name, index) };
+        let has = |id: &u64| {
+            let answer = self.view.peer(*id).try_ask(&question, &[], None);
+            answer.is_ok_and(|answer| self.read_length(&answer).is_ok())
+        };
+        self.candidates(index).filter(has).collect()
     }
 
     /// A shard as it is stored.
@@ -178,5 +202,42 @@ impl Shards for Spread<'_> {
                 .map(drop)
         };
         self.ask(index, read).map(drop)
+    }
+}
+
+/// To how many of those who are named, each for several things, a thing can be given such that each has one: a maximum bipartite matching, by augmenting
+/// paths.
+fn distinct(holders: &[Vec<u64>]) -> usize {
+    /// Finds a holder for a thing; those who have another one already pass that on, if they can.
+    fn place(
+        at: usize,
+        holders: &[Vec<u64>],
+        given: &mut BTreeMap<u64, usize>,
+        tried: &mut BTreeSet<u64>,
+    ) -> bool {
+        holders[at].iter().any(|&id| {
+            let is_free = tried.insert(id)
+                && given.get(&id).copied().is_none_or(|other| place(other, holders, given, tried));
+            if is_free {
+                given.insert(id, at);
+            }
+            is_free
+        })
+    }
+    let mut given = BTreeMap::new();
+    (0..holders.len()).filter(|&at| place(at, holders, &mut given, &mut BTreeSet::new())).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::distinct;
+
+    #[test]
+    fn each_has_one_where_that_is_possible() {
+        assert_eq!(distinct(&[vec![1], vec![2], vec![3]]), 3);
+        assert_eq!(distinct(&[vec![1, 2], vec![1], vec![3]]), 3, "the first passes its own on");
+        assert_eq!(distinct(&[vec![1, 2], vec![1, 3], vec![1]]), 3, "and both do");
+        assert_eq!(distinct(&[vec![1, 2], vec![1, 2], vec![1, 2], vec![4]]), 3);
+        assert_eq!(distinct(&[vec![], vec![2], vec![2]]), 1);
     }
 }

@@ -19,7 +19,7 @@ use super::soft::SoftObjects;
 use super::traffic::{Meter, Traffic};
 use crate::client::Peer;
 use crate::shelf::Shelf;
-use crate::wire::{Key, Question, Report};
+use crate::wire::{Key, Offered, Question, Report};
 
 /// Packs that one answer lists.
 const LIST_MAX: usize = 65_536;
@@ -426,11 +426,18 @@ impl BenefactorService {
 
     /// What was removed while it came is not there.
     fn check_there(&self, item: Item) -> Result<()> {
-        if !self.keeper.is_removed(item.pack) {
-            return Ok(());
+        let checked = self.check_not_removed(item);
+        if checked.is_err() {
+            self.keeper.shelf().remove(&[item])?;
         }
-        self.keeper.shelf().remove(&[item])?;
-        Err(Error::new(Kind::Fenced, format!("pack {} was removed", item.pack)))
+        checked
+    }
+
+    fn check_not_removed(&self, item: Item) -> Result<()> {
+        match self.keeper.is_removed(item.pack) {
+            true => Err(Error::new(Kind::Fenced, format!("pack {} was removed", item.pack))),
+            false => Ok(()),
+        }
     }
 
     /// Reads something and checks every byte of it; its length.
@@ -477,21 +484,58 @@ impl BenefactorService {
         });
         let items = items.collect::<Result<Vec<Item>>>()?;
         shelf.sync(&items)?;
+        self.keeper.ask_again();
         items.iter().try_for_each(|&item| match item.shard {
             None => self.keeper.settle(item),
             Some(index) => self.keeper.secure_all(item.pack, index),
         })
     }
 
+    /// Whoever is about to give something waits, and sees whether that is needed, while another one is giving it.
+    fn check_not_coming(&self, item: Item) -> Result<()> {
+        match self.arriving.lock().unwrap_or_else(PoisonError::into_inner).contains(&item) {
+            true => Err(Error::new(Kind::Conflict, format!("another one is giving {item}"))),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether something is wanted that another one has.
+    fn consider(&self, epoch: u64, item: Item, len: u64) -> std::result::Result<Offered, Refusal> {
+        self.check_epoch(epoch)?;
+        let shelf = self.keeper.shelf();
+        let offered = match shelf.length(item) {
+            Ok(length) if length == len => {
+                shelf.sync(&[item])?;
+                return Ok(Offered::There);
+            }
+            Ok(_) => Offered::Replaces,
+            Err(_) => {
+                self.check_not_coming(item)?;
+                Offered::Wanted
+            }
+        };
+        self.check_lending()?;
+        self.check_not_removed(item)?;
+        shelf.check_room(item, len)?;
+        Ok(offered)
+    }
+
+    fn check_lending(&self) -> Result<()> {
+        match self.keeper.is_evicted() {
+            true => Err(Error::new(Kind::Io, "this benefactor does not lend any more")),
+            false => Ok(()),
+        }
+    }
+
     /// How long something is, and of a shard its tail.
     fn length(&self, epoch: u64, item: Item) -> std::result::Result<Reply, Refusal> {
         let shelf = self.keeper.shelf();
         // Whoever is about to give it may wait and see whether that is needed.
-        let is_coming =
-            || epoch > 0 && self.arriving.lock().unwrap_or_else(PoisonError::into_inner).contains(&item);
-        let length = shelf.length(item).map_err(|error| match is_coming() {
-            true => Error::new(Kind::Conflict, format!("another one is giving {item}")),
-            false => error,
+        let length = shelf.length(item).or_else(|error| {
+            if epoch > 0 {
+                self.check_not_coming(item)?
+            }
+            Err(error)
         })?;
         let tail = item.shard.map(|_| tail_of(shelf, item, length)).transpose()?;
         if epoch > 0 {
@@ -551,9 +595,7 @@ impl Service for BenefactorService {
         Ok(match question {
             Question::Put { epoch, item, replaces, is_copy } => {
                 self.check_epoch(epoch)?;
-                if self.keeper.is_evicted() {
-                    return Err(Error::new(Kind::Io, "this benefactor does not lend any more").into());
-                }
+                self.check_lending()?;
                 match is_copy {
                     true => self.take_copy(epoch, item, replaces, incoming)?,
                     false => self.take_new(epoch, item, replaces, incoming)?,
@@ -566,6 +608,10 @@ impl Service for BenefactorService {
                 Reply::default()
             }
             Question::Length { epoch, item } => self.length(epoch, item)?,
+            Question::Offer { epoch, item, len } => {
+                let offered = self.consider(epoch, item, len)?;
+                Reply::of(|w| offered.encode(w))
+            }
             Question::Who => Reply::of(|w| w.u64(self.keeper.id())),
             Question::Read { item, offset, len } => {
                 Reply { bulk: Some(shelf.give(item, offset, len)?), ..Reply::default() }

@@ -18,7 +18,7 @@ use super::benefactor::Lend;
 use super::limits::Rate;
 use crate::client::{Failure, View};
 use crate::shelf::{Shelf, Usage};
-use crate::wire::{Key, Load, Question, Report};
+use crate::wire::{Key, Load, Offered, Question, Report};
 
 /// Packs that are looked at with one listing.
 const BATCH: usize = 1024;
@@ -35,8 +35,9 @@ const GIVING_WAIT: Duration = Duration::from_millis(10);
 const GIVING_WAITS: u32 = 200;
 /// How long others have to make what is missing of a pack.
 const OTHERS: Duration = Duration::from_secs(5);
-/// How long nothing is tried again that just failed.
+/// How long nothing is tried again that just failed; and how long at most, when it fails again and again and nothing changes.
 const REST: Duration = Duration::from_millis(500);
+const REST_MAX: Duration = Duration::from_secs(4);
 
 /// Calls what it is given with the bytes of something.
 pub(super) type Give<'g> = dyn FnMut(&dyn Fn(&[&[u8]]) -> std::result::Result<(), Failure>) -> Result<std::result::Result<(), Failure>>
@@ -86,6 +87,10 @@ struct Inner {
     again: bool,
     /// Packs that this round has still to look at.
     behind: u64,
+    /// How long to wait after a round that was not whole.
+    rest: Duration,
+    /// Who had no room since a round through everything began, and for how many bytes: one question tells enough for all packs.
+    full: HashMap<u64, u64>,
 }
 
 /// A walk through all that is held, for an epoch.
@@ -130,6 +135,8 @@ impl Keeper {
             is_walking: false,
             again: false,
             behind: 0,
+            rest: REST,
+            full: HashMap::new(),
         };
         let keeper = Arc::new(Keeper {
             id,
@@ -207,6 +214,11 @@ impl Keeper {
         true
     }
 
+    /// A shard was not made again after all, since there was no room.
+    pub(super) fn was_not_made(&self, item: Item) {
+        self.locked().made_again.remove(&item);
+    }
+
     /// Whether another one may be waited for who should make what is missing of a pack: for a while, since he may not know, or not be able to.
     pub(super) fn may_leave_to_others(&self, name: PackName) -> bool {
         let mut inner = self.locked();
@@ -269,6 +281,7 @@ impl Keeper {
         inner.view = Arc::new(View::new(pool, Some(&inner.view), &self.key));
         if epoch != known.0 {
             inner.left_to_others.clear();
+            inner.rest = REST;
             inner.begin_round(self.shelf.usage().packs);
             self.changed.notify_all();
         }
@@ -287,6 +300,11 @@ impl Keeper {
             inner.fresh.push_back((item, clock::now()));
             self.changed.notify_one();
         }
+    }
+
+    /// Somebody waits for copies: all are asked again for whom there was no room.
+    pub(super) fn ask_again(&self) {
+        self.locked().full.clear();
     }
 
     /// Secures, and gives up what need not stay.
@@ -378,10 +396,9 @@ impl Keeper {
         let epoch = view.current().number;
         let (mut is_late, mut waits) = (false, 0);
         loop {
-            let replaces = match peer.try_ask(&Question::Length { epoch, item }, &[], None) {
-                Ok(answer) if answer.body.starts_with(&length.to_le_bytes()) => return Ok(()),
-                Ok(_) => true,
-                Err(Failure::Refused(error)) if error.kind() == Kind::NotFound => false,
+            let replaces = match self.offer(view, id, item, length) {
+                Ok(Offered::There) => return Ok(()),
+                Ok(offered) => offered == Offered::Replaces,
                 // Another one is giving it at this moment; in a simulation he cannot go on while he is waited for.
                 Err(Failure::Refused(error)) if error.kind() == Kind::Conflict => {
                     if waits < GIVING_WAITS && !clock::is_simulated() {
@@ -400,6 +417,7 @@ impl Keeper {
             match with(&|pieces| peer.try_ask(&question, pieces, None).map(drop))? {
                 Ok(_) => {
                     GIVEN.set(GIVEN.get() + length);
+                    self.locked().rest = REST;
                     return Ok(());
                 }
                 // Another one has given it meanwhile; whether that is synced is asked again.
@@ -412,6 +430,24 @@ impl Keeper {
                 Err(failure) => return Err(failed(failure).with_kind(Kind::Io)),
             }
         }
+    }
+
+    /// Asks another one whether something is wanted.
+    pub(super) fn offer(
+        &self,
+        view: &View,
+        id: u64,
+        item: Item,
+        length: u64,
+    ) -> std::result::Result<Offered, Failure> {
+        if self.locked().full.get(&id).is_some_and(|&refused| refused <= length) {
+            return Err(Failure::Refused(Error::new(Kind::Full, "there was no room a moment ago")));
+        }
+        let offered = view.peer(id).offer(view.current().number, item, length);
+        if matches!(&offered, Err(Failure::Refused(error)) if error.kind() == Kind::Full) {
+            self.locked().note_full(id, length);
+        }
+        offered
     }
 
     fn work(&self) {
@@ -471,7 +507,7 @@ impl Keeper {
             Err(error) if is_gone(&error) => {}
             Err(error) => {
                 tracing::debug!("{error}");
-                self.rest();
+                self.rest(REST);
                 // The next round finds it again; one that is on its way is not begun anew for that.
                 let mut inner = self.locked();
                 match inner.is_walking {
@@ -498,10 +534,10 @@ impl Keeper {
         }
     }
 
-    fn rest(&self) {
+    fn rest(&self, most: Duration) {
         let inner = self.locked();
         if !self.is_ending.load(Ordering::Relaxed) {
-            self.pause(inner, REST);
+            self.pause(inner, most);
         }
     }
 
@@ -514,7 +550,7 @@ impl Keeper {
             Ok(packs) => packs,
             Err(error) => {
                 tracing::warn!("what is held cannot be listed: {error}");
-                self.rest();
+                self.rest(REST);
                 return self.go_on(round);
             }
         };
@@ -554,7 +590,11 @@ impl Keeper {
             }
             None if round.is_whole => self.end_round(round),
             None => {
-                self.rest();
+                let mut inner = self.locked();
+                let rest = inner.rest;
+                inner.rest = (rest * 2).min(REST_MAX);
+                drop(inner);
+                self.rest(rest);
                 self.go_on(Round { after: None, is_whole: true, ..round });
             }
         }
@@ -591,6 +631,7 @@ impl Keeper {
         }
         if round.after.is_none() {
             inner.behind = self.shelf.usage().packs;
+            inner.full.clear();
         }
         inner.round = Some(round);
         self.changed.notify_one();
@@ -614,8 +655,15 @@ pub(super) fn short_of(text: String, failures: Vec<Error>) -> Error {
 }
 
 impl Inner {
+    /// Somebody has no room for so many bytes.
+    fn note_full(&mut self, id: u64, length: u64) {
+        let least = self.full.entry(id).or_insert(length);
+        *least = length.min(*least);
+    }
+
     fn begin_round(&mut self, packs: u64) {
         self.behind = packs;
+        self.full.clear();
         self.is_walking = true;
         self.rounds += 1;
         let (number, epoch) = (self.rounds, self.view.current().number);

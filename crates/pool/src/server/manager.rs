@@ -280,6 +280,7 @@ impl Service for ManagerService {
             | Question::Sync { .. }
             | Question::Who
             | Question::Length { .. }
+            | Question::Offer { .. }
             | Question::Read { .. }
             | Question::List { .. }
             | Question::Remove { .. }

@@ -104,8 +104,9 @@ impl Keeper {
             });
             owners[usize::from(index)]
         };
-        // Whoever is to have another shard is no place for one whose own is full: he would have two.
-        let has_none = |id| Some(id) == ideal || !ideals.contains(&Some(id));
+        // Whoever is to have another shard, or has one that is nowhere else, is no place for one whose own is full: he would have two.
+        let is_crowded = self.has_another_alone(view, name, index)?;
+        let has_none = |id| Some(id) == ideal || !(ideals.contains(&Some(id)) || is_crowded && id == self.id);
         let owner = owner_among(&has_none).or_else(|| owner_among(&|_| true));
         let stays = view.members().any(|(id, _)| id == self.id);
         let next = self.secure_next(view, name, index, &layout, false);
@@ -183,12 +184,7 @@ impl Keeper {
         let layout = self.layout_of(name, index)?;
         self.secure_next(&view, name, index, &layout, true)?;
         let spread = Spread::lasting(&view, name, view.class.code.unwrap_or(layout.code()));
-        let mut holders = BTreeSet::new();
-        for index in 0..layout.count() {
-            let nowhere = || Error::new(Kind::Io, format!("shard {index} of pack {name} is nowhere"));
-            holders.insert(spread.holder(index).ok_or_else(nowhere)?);
-        }
-        self.check_count(name, &layout, holders.len(), Vec::new())
+        self.check_count(name, &layout, spread.reach(&layout, 0), Vec::new())
     }
 
     /// How the pack is cut of which a shard is here.
@@ -219,16 +215,23 @@ impl Keeper {
             let text = format!("pack {name} lacks {} shards, which another one makes", missing.len());
             return Err(Error::new(Kind::Io, text));
         }
+        // Of one that is lost there is nothing to be taken.
+        let is_lost = count - (missing.len() as u8) < layout.code().data();
         let may = |other: &u8| self.may_make_again(Item::shard(name, *other));
         let (missing, made): (Vec<u8>, Vec<u8>) = missing.into_iter().partition(may);
         if !missing.is_empty() {
             tracing::debug!("shards {missing:?} of pack {name} are made again");
             // Those who were given up may still be read from.
             let any = Spread::deep(view, name, code).with(&*self.shelf);
-            match self.make_again(view, &any, name, &missing, layout) {
+            let wanted = if is_lost { Ok(()) } else { self.check_wanted(view, name, &missing, layout) };
+            match wanted.and_then(|()| self.make_again(view, &any, name, &missing, layout)) {
                 Err(error) if error.kind() == Kind::Corrupt && !all => {
                     tracing::warn!("{error}");
                     return Ok(());
+                }
+                Err(error) if error.kind() == Kind::Full => {
+                    missing.iter().for_each(|&index| self.was_not_made(Item::shard(name, index)));
+                    return Err(error);
                 }
                 done => done?,
             }
@@ -248,6 +251,26 @@ impl Keeper {
                 .takers(name, |_| true)
                 .iter()
                 .any(|&id| id != self.id && view.peer(id).try_ask(&question, &[], None).is_ok())
+    }
+
+    /// Whether anybody would take one of the shards that are missing: others are not read for nothing.
+    fn check_wanted(&self, view: &View, name: PackName, missing: &[u8], layout: &Layout) -> Result<()> {
+        let (len, mut failures) = (layout.stored_len(), Vec::new());
+        let wants = |item: Item, id: u64| match id == self.id {
+            true => self.shelf.check_room(item, len),
+            false => self
+                .offer(view, id, item, len)
+                .map(drop)
+                .map_err(|failure| failure.into_error(view.peer(id).address())),
+        };
+        let takers = view.shard_takers(name, layout.count(), |of, id| {
+            !missing.contains(&of)
+                || wants(Item::shard(name, of), id).map_err(|error| failures.push(error)).is_ok()
+        });
+        match missing.iter().any(|&index| takers[usize::from(index)].is_some()) {
+            true => Ok(()),
+            false => Err(short_of(format!("nobody takes shards {missing:?} of pack {name}"), failures)),
+        }
     }
 
     fn make_again(

@@ -206,6 +206,17 @@ impl Shelf for LentDisk {
         taken
     }
 
+    fn check_room(&self, item: Item, len: u64) -> Result<()> {
+        self.inner().room.check(item, len, len)?;
+        // Others may have taken what was lent.
+        let there = self.fs.room().context(|| self.failed("cannot see how much room is left in", ""))?;
+        if there >= file_len(len) {
+            return Ok(());
+        }
+        let text = format!("no room for the {len} bytes of pack {item}: {there} are left in {}", self.place);
+        Err(Error::new(Kind::Full, text))
+    }
+
     fn keep_room(&self, writer: WriterId, wish: Wish) -> u64 {
         self.inner().room.keep(writer, wish)
     }

@@ -149,6 +149,10 @@ impl Shelf for LentMemory {
         outcome.map(drop)
     }
 
+    fn check_room(&self, item: Item, len: u64) -> Result<()> {
+        self.inner().room.check(item, len, room_for(len))
+    }
+
     fn keep_room(&self, writer: WriterId, wish: Wish) -> u64 {
         self.inner().room.keep(writer, wish)
     }

@@ -72,6 +72,8 @@ impl Bulk for Vec<u8> {
 pub trait Shelf: Send + Sync {
     /// Takes a pack, if there is room; over one of that name only if it `replaces`.
     fn take(&self, item: Item, len: u64, replaces: bool, source: &mut dyn Source) -> Result<()>;
+    /// Whether there would be room for a pack at this moment: nothing, or the error with which it would not be taken.
+    fn check_room(&self, item: Item, len: u64) -> Result<()>;
     /// Keeps room for packs of a writer that are to come, for half a minute, if there is as much; how much there is.
     fn keep_room(&self, writer: WriterId, wish: Wish) -> u64;
     /// Gives some bytes of a pack.

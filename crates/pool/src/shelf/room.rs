@@ -29,6 +29,10 @@ pub struct Wish {
     pub at_least: bool,
 }
 
+fn writer_of(item: Item) -> WriterId {
+    (item.pack.session, item.pack.writer)
+}
+
 /// Bytes, and for whom.
 pub struct Room {
     capacity: u64,
@@ -71,18 +75,24 @@ impl Room {
         self.capacity.saturating_sub(self.used).saturating_sub(self.kept_but_for(Some(writer)))
     }
 
+    /// Whether something of `len` bytes that needs `bytes` could be taken.
+    pub fn check(&self, item: Item, len: u64, bytes: u64) -> Result<()> {
+        let writer = writer_of(item);
+        if bytes <= self.free_for(writer) {
+            return Ok(());
+        }
+        let kept = match self.kept_but_for(Some(writer)) {
+            0 => String::new(),
+            kept => format!("; {kept} bytes are kept for others who save"),
+        };
+        Err(Error::new(Kind::Full, format!("no room for the {len} bytes of pack {item}{kept}")))
+    }
+
     /// Takes room for something of `len` bytes that needs `bytes`: of what is kept for its writer first.
     pub fn take(&mut self, item: Item, len: u64, bytes: u64) -> Result<()> {
-        let writer = (item.pack.session, item.pack.writer);
-        if bytes > self.free_for(writer) {
-            let kept = match self.kept_but_for(Some(writer)) {
-                0 => String::new(),
-                kept => format!("; {kept} bytes are kept for others who save"),
-            };
-            return Err(Error::new(Kind::Full, format!("no room for the {len} bytes of pack {item}{kept}")));
-        }
+        self.check(item, len, bytes)?;
         self.used += bytes;
-        if let Some(kept) = self.kept.get_mut(&writer)
+        if let Some(kept) = self.kept.get_mut(&writer_of(item))
             && kept.of_shards == item.shard.is_some()
         {
             kept.bytes = kept.bytes.saturating_sub(bytes);

@@ -13,6 +13,6 @@ pub use channel::{Channel, Frame};
 pub use key::{Key, Protection};
 pub use link::{TcpLink, connect, listen};
 pub use question::{
-    ANSWER, BUSY, Load, Question, REFUSAL, Report, STALE, STILL, decode_refusal, encode_refusal,
+    ANSWER, BUSY, Load, Offered, Question, REFUSAL, Report, STALE, STILL, decode_refusal, encode_refusal,
     question_word,
 };

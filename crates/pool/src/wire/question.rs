@@ -38,6 +38,8 @@ pub enum Question {
     Drop { item: Item },
     /// Read all of this where it lies: how long is it, if every byte is what it should be?
     Inspect { item: Item },
+    /// I have this, of that length, and would give it as a copy: is it there and synced, or is there room for it? Nothing is sent for nothing.
+    Offer { epoch: u64, item: Item, len: u64 },
     /// Keep room for packs of a writer that are to come, if there is as much: how much is there?
     Reserve { session: SessionId, writer: u32, wish: Wish },
     /// Who are you?
@@ -68,6 +70,33 @@ pub enum Question {
     Names { folder: String },
     /// Forget these objects.
     Delete { names: Vec<String> },
+}
+
+/// How something that is offered is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offered {
+    /// It is there, and synced.
+    There,
+    /// It is not there, and there is room.
+    Wanted,
+    /// Something else of its name is there, in the place of which it may come.
+    Replaces,
+}
+
+impl Offered {
+    const ALL: [Offered; 3] = [Offered::There, Offered::Wanted, Offered::Replaces];
+
+    /// Writes it.
+    pub fn encode(self, w: &mut Writer) {
+        w.u8(self as u8);
+    }
+
+    /// Reads one.
+    pub fn decode(r: &mut Reader) -> Result<Offered> {
+        let code = r.u8()?;
+        let known = Offered::ALL.get(usize::from(code)).copied();
+        known.ok_or_else(|| Error::corrupt(format!("an offer is answered with {code}")))
+    }
 }
 
 /// What a benefactor says of itself, now and then.
@@ -140,6 +169,7 @@ pub fn question_word(kind: u8) -> &'static str {
         8 => "drop",
         9 => "inspect",
         10 => "reserve",
+        11 => "offer",
         16 => "tail",
         17 => "append",
         18 => "beat",
@@ -195,6 +225,7 @@ impl Question {
         let item = match self {
             Question::Put { item, .. }
             | Question::Length { item, .. }
+            | Question::Offer { item, .. }
             | Question::Read { item, .. }
             | Question::Drop { item }
             | Question::Inspect { item } => Some(*item),
@@ -263,6 +294,12 @@ impl Question {
                 w.varint(wish.bytes);
                 w.u8(u8::from(wish.of_shards) | u8::from(wish.at_least) << 1);
                 10
+            }
+            Question::Offer { epoch, item, len } => {
+                w.varint(*epoch);
+                item.encode(&mut w);
+                w.varint(*len);
+                11
             }
             Question::Tail { boot, number } => {
                 w.u64(*boot);
@@ -358,6 +395,7 @@ impl Question {
                 let wish = Wish { bytes, of_shards: flags & 1 != 0, at_least: flags & 2 != 0 };
                 Question::Reserve { session, writer, wish }
             }
+            11 => Question::Offer { epoch: r.varint()?, item: Item::decode(r)?, len: r.varint()? },
             16 => Question::Tail { boot: r.u64()?, number: r.varint()? },
             17 => {
                 let (boot, number, flags) = (r.u64()?, r.varint()?, r.u8()?);
@@ -417,6 +455,7 @@ mod tests {
             Question::Put { epoch: 0, item: Item::shard(name, 3), replaces: false, is_copy: true },
             Question::Sync { epoch: 1, names: vec![name, name] },
             Question::Length { epoch: 9, item: name.into() },
+            Question::Offer { epoch: 9, item: Item::shard(name, 2), len: 1 << 40 },
             Question::Drop { item: Item::shard(name, 0) },
             Question::Inspect { item: Item::shard(name, 1) },
             Question::Reserve {

@@ -148,6 +148,56 @@ fn room_is_kept_for_whoever_said_first_what_comes() {
     (5..7).for_each(|number| second.put(named(2, number), &[&bytes]).expect("it was given back"));
 }
 
+/// A pool that is full owes copies, and asks again and again whether there is room for them; but nothing is sent to be refused, and nobody is asked for every
+/// pack.
+fn nothing_is_sent_to_who_is_full(pool: &Pool, small: Vec<Benefactor>, large: Benefactor) {
+    let store = pool.store();
+    let names: Vec<PackName> =
+        (0..24).map(|number| PackName { session: SessionId(1), writer: 1, number }).collect();
+    let put = |&name| store.put(name, &[&pack(name, &[name.number as u8; 1 << 20])]).expect("room for one");
+    names.iter().for_each(put);
+    // By the number of that question on the wire.
+    let offers = || -> u64 {
+        let questions = small.iter().flat_map(|one| one.traffic().questions().collect::<Vec<_>>());
+        questions.filter(|(kind, _)| *kind == 11).map(|(_, count)| count).sum()
+    };
+    let came = || small.iter().map(|one| one.traffic().bytes().0).sum::<u64>();
+    let is_full = |one: &Benefactor| one.report().capacity - one.report().used < (1 << 19);
+    wait("all is full", || small.iter().all(is_full) && large.report().behind > 0);
+    wait("nothing comes", || {
+        let before = came();
+        std::thread::sleep(Duration::from_millis(300));
+        came() == before
+    });
+    let (before, asked) = (came(), offers());
+    let again = 4 * small.len() as u64;
+    wait("what is owed is offered", || offers() >= asked + again);
+    assert_eq!(came(), before);
+    assert!(offers() < asked + 3 * again, "{} offers", offers() - asked);
+    assert!(large.report().behind > 0, "copies are owed");
+    // Room comes, and is used.
+    let lend = |id: u64| pool.join(id, Arc::new(LentMemory::new(64 << 20)), &format!("host{id}"));
+    let _more: Vec<Benefactor> = (11..14).map(lend).collect();
+    pool.wait_settled();
+    store.sync(&names).expect("all is safe");
+}
+
+#[test]
+fn no_copies_are_sent_to_who_is_full() {
+    let pool = Pool::found(2);
+    let large = pool.join(1, Arc::new(LentMemory::new(64 << 20)), "host1");
+    let small = pool.join(2, Arc::new(LentMemory::new(68 << 16)), "host2");
+    nothing_is_sent_to_who_is_full(&pool, vec![small], large);
+}
+
+#[test]
+fn no_shards_are_sent_to_who_is_full() {
+    let pool = Pool::in_shards("2+1");
+    let large = pool.join(1, Arc::new(LentMemory::new(64 << 20)), "host1");
+    let lend = |id: u64| pool.join(id, Arc::new(LentMemory::new(68 << 16)), &format!("host{id}"));
+    nothing_is_sent_to_who_is_full(&pool, vec![lend(2), lend(3)], large);
+}
+
 /// Several who ask for room at the same moment, where there is enough for one of them: they do not all give up.
 #[test]
 fn of_those_who_ask_at_once_one_has_room_kept() {

@@ -47,6 +47,10 @@ impl Shelf for Liar {
         self.memory.remove(items)
     }
 
+    fn check_room(&self, item: Item, len: u64) -> Result<()> {
+        self.memory.check_room(item, len)
+    }
+
     fn keep_room(&self, writer: stdchk_pool::WriterId, wish: stdchk_pool::Wish) -> u64 {
         self.memory.keep_room(writer, wish)
     }

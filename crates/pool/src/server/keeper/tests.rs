@@ -13,7 +13,11 @@ struct Copies;
 
 impl Service for Copies {
     fn answer(&self, question: Question, _: &mut Incoming) -> std::result::Result<Reply, Refusal> {
-        Ok(Reply::of(|w| w.u64(if question == Question::Who { 2 } else { LEN })))
+        Ok(Reply::of(|w| match question {
+            Question::Offer { .. } => Offered::There.encode(w),
+            Question::Who => w.u64(2),
+            other => panic!("{other:?} is not asked"),
+        }))
     }
 }
 
