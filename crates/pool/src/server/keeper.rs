@@ -4,7 +4,9 @@
 //! It serves the copies of what was just put, the repair after somebody was lost, and the moves after somebody came. Nobody looks after
 //! the whole: each looks after what it holds.
 
-use std::cell::Cell;
+mod giving;
+mod rounds;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -16,37 +18,18 @@ use stdchk_object::{Error, Item, Kind, PackName, Result};
 
 use super::benefactor::Lend;
 use super::limits::Rate;
-use crate::client::{Failure, View};
-use crate::shelf::{Shelf, Usage};
-use crate::wire::{Key, Load, Offered, Question, Report};
+use crate::client::View;
+use crate::shelf::{Shelf, Usage, WriterId};
+use crate::wire::{Key, Load, Report};
 
-/// Packs that are looked at with one listing.
-const BATCH: usize = 1024;
-/// How long nothing must have been put before copies are made that nobody waits for: savers come first. And how long they may be
-/// put off by that.
-const YIELD: Duration = Duration::from_millis(400);
-const YIELD_MAX: Duration = Duration::from_secs(3);
+use rounds::{REST, Round};
+
 /// How long it is remembered that a pack was removed: longer than anything that was under way then.
 const REMOVED: Duration = Duration::from_secs(180);
 /// How long a shard that was made again is not made again.
 const AGAIN: Duration = Duration::from_secs(10);
-/// How long, and how often, somebody is waited for who gives the same to the same.
-const GIVING_WAIT: Duration = Duration::from_millis(10);
-const GIVING_WAITS: u32 = 200;
 /// How long others have to make what is missing of a pack.
 const OTHERS: Duration = Duration::from_secs(5);
-/// How long nothing is tried again that just failed; and how long at most, when it fails again and again and nothing changes.
-const REST: Duration = Duration::from_millis(500);
-const REST_MAX: Duration = Duration::from_secs(4);
-
-/// Calls what it is given with the bytes of something.
-pub(super) type Give<'g> = dyn FnMut(&dyn Fn(&[&[u8]]) -> std::result::Result<(), Failure>) -> Result<std::result::Result<(), Failure>>
-    + 'g;
-
-thread_local! {
-    /// Bytes that this thread has given to others.
-    static GIVEN: Cell<u64> = const { Cell::new(0) };
-}
 
 /// Looks after the packs of one benefactor.
 pub struct Keeper {
@@ -89,25 +72,8 @@ struct Inner {
     behind: u64,
     /// How long to wait after a round that was not whole.
     rest: Duration,
-    /// Who had no room since a round through everything began, and for how many bytes: one question tells enough for all packs.
-    full: HashMap<u64, u64>,
-}
-
-/// A walk through all that is held, for an epoch.
-#[derive(Clone, Copy)]
-struct Round {
-    number: u64,
-    epoch: u64,
-    after: Option<Item>,
-    /// Whether everything so far was as it should be.
-    is_whole: bool,
-}
-
-/// What a thread of the keeper does next.
-enum Work {
-    Copy(Item),
-    Walk(Round, Arc<View>),
-    Nothing,
+    /// Who had no room for a writer since a round through everything began, and for how many bytes: one question tells enough for all its packs.
+    full: HashMap<(u64, WriterId), u64>,
 }
 
 impl Keeper {
@@ -150,18 +116,6 @@ impl Keeper {
         });
         keeper.locked().begin_round(keeper.shelf.usage().packs);
         keeper
-    }
-
-    /// Has threads do what is to be done.
-    pub fn start(self: &Arc<Keeper>) -> Result<()> {
-        for thread in 0..2 {
-            let keeper = self.clone();
-            let spawned = std::thread::Builder::new()
-                .name(format!("stdchk-keep-{thread}"))
-                .spawn(move || keeper.work());
-            spawned.map_err(|error| Error::io("cannot look after packs", error))?;
-        }
-        Ok(())
     }
 
     fn locked(&self) -> MutexGuard<'_, Inner> {
@@ -372,276 +326,6 @@ impl Keeper {
         let text = format!("pack {name} has {} of {wanted} copies", takers.len() + here);
         Err(short_of(text, failures))
     }
-
-    /// Sees to it that another one has what is here, too: whole, and synced.
-    pub(super) fn give_to(&self, view: &View, id: u64, item: Item) -> Result<()> {
-        let length = self.shelf.length(item)?;
-        self.give_bytes(view, id, item, length, &mut |put| {
-            let bulk = self.shelf.give(item, 0, length)?;
-            Ok(put(&bulk.slices()))
-        })
-    }
-
-    /// The same of bytes that `with` has; it is asked for them only where they are missing.
-    pub(super) fn give_bytes(
-        &self,
-        view: &View,
-        id: u64,
-        item: Item,
-        length: u64,
-        with: &mut Give,
-    ) -> Result<()> {
-        let peer = view.peer(id);
-        let failed = |failure: Failure| failure.into_error(peer.address());
-        let epoch = view.current().number;
-        let (mut is_late, mut waits) = (false, 0);
-        loop {
-            let replaces = match self.offer(view, id, item, length) {
-                Ok(Offered::There) => return Ok(()),
-                Ok(offered) => offered == Offered::Replaces,
-                // Another one is giving it at this moment; in a simulation he cannot go on while he is waited for.
-                Err(Failure::Refused(error)) if error.kind() == Kind::Conflict => {
-                    if waits < GIVING_WAITS && !clock::is_simulated() {
-                        waits += 1;
-                        clock::sleep(GIVING_WAIT);
-                        continue;
-                    }
-                    false
-                }
-                Err(failure) => return Err(failed(failure)),
-            };
-            if item.shard.is_none() && peer.is_slow() {
-                return Err(Error::new(Kind::Io, format!("{} was slow a while ago", peer.address())));
-            }
-            let question = Question::Put { epoch, item, replaces, is_copy: true };
-            match with(&|pieces| peer.try_ask(&question, pieces, None).map(drop))? {
-                Ok(_) => {
-                    GIVEN.set(GIVEN.get() + length);
-                    self.locked().rest = REST;
-                    return Ok(());
-                }
-                // Another one has given it meanwhile; whether that is synced is asked again.
-                Err(Failure::Refused(error)) if error.kind() == Kind::Exists && !is_late => is_late = true,
-                Err(failure @ Failure::Stale(_)) => return Err(failed(failure)),
-                Err(Failure::Refused(error)) if matches!(error.kind(), Kind::Fenced | Kind::Full) => {
-                    return Err(error.within(peer.address().to_owned()));
-                }
-                // Whatever it lacks, it is not the pack that it was to get.
-                Err(failure) => return Err(failed(failure).with_kind(Kind::Io)),
-            }
-        }
-    }
-
-    /// Asks another one whether something is wanted.
-    pub(super) fn offer(
-        &self,
-        view: &View,
-        id: u64,
-        item: Item,
-        length: u64,
-    ) -> std::result::Result<Offered, Failure> {
-        if self.locked().full.get(&id).is_some_and(|&refused| refused <= length) {
-            return Err(Failure::Refused(Error::new(Kind::Full, "there was no room a moment ago")));
-        }
-        let offered = view.peer(id).offer(view.current().number, item, length);
-        if matches!(&offered, Err(Failure::Refused(error)) if error.kind() == Kind::Full) {
-            self.locked().note_full(id, length);
-        }
-        offered
-    }
-
-    fn work(&self) {
-        while !self.is_ending.load(Ordering::Relaxed) {
-            self.step();
-        }
-    }
-
-    /// Does one thing of those that are to be done, or waits a little for one.
-    pub fn step(&self) {
-        match self.next_work() {
-            Work::Copy(item) => {
-                self.copy(item);
-                self.locked().copying -= 1;
-            }
-            Work::Walk(round, view) => self.walk(round, &view),
-            Work::Nothing => {}
-        }
-    }
-
-    /// Waits for something to change. In a simulation it is looked at again later.
-    fn pause(&self, inner: MutexGuard<Inner>, most: Duration) {
-        if !clock::is_simulated() {
-            drop(self.changed.wait_timeout(inner, most));
-        }
-    }
-
-    /// What to do next: what was just put comes first. All of it waits while more is being put, for a while.
-    fn next_work(&self) -> Work {
-        let mut inner = self.locked();
-        let quiet = clock::since(inner.last_put);
-        let is_overdue = inner.round.is_some() && clock::since(inner.last_walk) > YIELD_MAX;
-        let is_pressing =
-            is_overdue || inner.fresh.front().is_some_and(|(_, since)| clock::since(*since) > YIELD_MAX);
-        if quiet < YIELD && !is_pressing {
-            self.pause(inner, YIELD - quiet);
-            return Work::Nothing;
-        }
-        if !is_overdue && let Some((item, _)) = inner.fresh.pop_front() {
-            inner.copying += 1;
-            return Work::Copy(item);
-        }
-        if let Some(round) = inner.round.take() {
-            inner.last_walk = clock::now();
-            return Work::Walk(round, inner.view.clone());
-        }
-        self.pause(inner, REST);
-        Work::Nothing
-    }
-
-    fn copy(&self, item: Item) {
-        // Of copies none is given up but in a round.
-        let is_coded = self.locked().view.class.code.is_some();
-        let done = if is_coded { self.settle(item) } else { self.secure(item).map(drop) };
-        match done {
-            Ok(()) => {}
-            Err(error) if is_gone(&error) => {}
-            Err(error) => {
-                tracing::debug!("{error}");
-                self.rest(REST);
-                // The next round finds it again; one that is on its way is not begun anew for that.
-                let mut inner = self.locked();
-                match inner.is_walking {
-                    true => inner.again = true,
-                    false => inner.begin_round(self.shelf.usage().packs),
-                }
-            }
-        }
-    }
-
-    /// Waits until a round may give away more. Whoever ends is not kept, nor is a round that is over.
-    fn keep_rate(&self, mut inner: MutexGuard<Inner>, epoch: u64) {
-        let Some(rate) = self.rate.as_ref().filter(|_| !clock::is_simulated()) else { return };
-        loop {
-            let wait = rate.wait();
-            // Whoever leaves has no time for that.
-            let stays = inner.view.members().any(|(id, _)| id == self.id);
-            let is_over = inner.view.current().number != epoch;
-            if wait.is_zero() || !stays || is_over || self.is_ending.load(Ordering::Relaxed) {
-                return;
-            }
-            let waited = self.changed.wait_timeout(inner, wait);
-            inner = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
-        }
-    }
-
-    fn rest(&self, most: Duration) {
-        let inner = self.locked();
-        if !self.is_ending.load(Ordering::Relaxed) {
-            self.pause(inner, most);
-        }
-    }
-
-    /// Goes on with a round: one batch.
-    fn walk(&self, mut round: Round, view: &View) {
-        if self.is_evicted() || round.epoch != view.current().number {
-            return;
-        }
-        let packs = match self.shelf.list(round.after, BATCH) {
-            Ok(packs) => packs,
-            Err(error) => {
-                tracing::warn!("what is held cannot be listed: {error}");
-                self.rest(REST);
-                return self.go_on(round);
-            }
-        };
-        for &(item, _) in &packs {
-            if self.is_ending.load(Ordering::Relaxed) || self.epoch() != round.epoch {
-                return;
-            }
-            let given = GIVEN.get();
-            let secured = self.secure(item);
-            if let Some(rate) = &self.rate {
-                rate.count(GIVEN.get() - given);
-            }
-            let is_done = match secured {
-                Ok(stays) => {
-                    if !stays {
-                        self.give_up(round.epoch, item);
-                    }
-                    true
-                }
-                Err(error) if is_gone(&error) => true,
-                Err(error) => {
-                    tracing::debug!("{error}");
-                    round.is_whole = false;
-                    false
-                }
-            };
-            let mut inner = self.locked();
-            if inner.rounds == round.number {
-                inner.behind = inner.behind.saturating_sub(u64::from(is_done));
-            }
-            self.keep_rate(inner, round.epoch);
-        }
-        match packs.last() {
-            Some(&(last, _)) => {
-                round.after = Some(last);
-                self.go_on(round);
-            }
-            None if round.is_whole => self.end_round(round),
-            None => {
-                let mut inner = self.locked();
-                let rest = inner.rest;
-                inner.rest = (rest * 2).min(REST_MAX);
-                drop(inner);
-                self.rest(rest);
-                self.go_on(Round { after: None, is_whole: true, ..round });
-            }
-        }
-    }
-
-    /// Everything was as it should be.
-    fn end_round(&self, round: Round) {
-        let mut inner = self.locked();
-        if inner.rounds != round.number {
-            return;
-        }
-        inner.settled = inner.settled.max(round.epoch);
-        (inner.behind, inner.is_walking) = (0, false);
-        if std::mem::take(&mut inner.again) {
-            inner.begin_round(self.shelf.usage().packs);
-        }
-    }
-
-    /// Removes what others have, unless there is a newer epoch, by which they may have been told so no more.
-    fn give_up(&self, epoch: u64, item: Item) {
-        let inner = self.locked();
-        if inner.view.current().number == epoch
-            && let Err(error) = self.shelf.remove(&[item])
-        {
-            tracing::debug!("{error}");
-        }
-    }
-
-    /// Another thread, or this one later, does what is left of a round, unless a newer one has begun meanwhile.
-    fn go_on(&self, round: Round) {
-        let mut inner = self.locked();
-        if inner.rounds != round.number {
-            return;
-        }
-        if round.after.is_none() {
-            inner.behind = self.shelf.usage().packs;
-            inner.full.clear();
-        }
-        inner.round = Some(round);
-        self.changed.notify_one();
-    }
-}
-
-/// Whether there is nothing to be done about a pack: it is not here any more; or it was removed while this benefactor was not there to hear of it, and the
-/// next collection finds it here.
-fn is_gone(error: &Error) -> bool {
-    matches!(error.kind(), Kind::NotFound | Kind::Fenced)
 }
 
 /// Why there are too few of something: because it was removed, or whatever was said first.
@@ -651,23 +335,6 @@ pub(super) fn short_of(text: String, failures: Vec<Error>) -> Error {
     match failures.into_iter().nth(telling) {
         Some(error) => error.within(text),
         None => Error::new(Kind::Io, format!("{text}: the pool has too few benefactors")),
-    }
-}
-
-impl Inner {
-    /// Somebody has no room for so many bytes.
-    fn note_full(&mut self, id: u64, length: u64) {
-        let least = self.full.entry(id).or_insert(length);
-        *least = length.min(*least);
-    }
-
-    fn begin_round(&mut self, packs: u64) {
-        self.behind = packs;
-        self.full.clear();
-        self.is_walking = true;
-        self.rounds += 1;
-        let (number, epoch) = (self.rounds, self.view.current().number);
-        self.round = Some(Round { number, epoch, after: None, is_whole: true });
     }
 }
 

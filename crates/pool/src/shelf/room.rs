@@ -29,7 +29,8 @@ pub struct Wish {
     pub at_least: bool,
 }
 
-fn writer_of(item: Item) -> WriterId {
+/// Whose something is.
+pub fn writer_of(item: Item) -> WriterId {
     (item.pack.session, item.pack.writer)
 }
 

@@ -4,7 +4,7 @@ use stdchk_object::SessionId;
 use super::super::serve::{Incoming, Refusal, Reply, Server, Service};
 use super::*;
 use crate::shelf::LentMemory;
-use crate::wire::Protection;
+use crate::wire::{Offered, Protection, Question};
 
 const LEN: u64 = 1000;
 
@@ -58,7 +58,9 @@ fn only_the_newest_round_counts() {
         keeper.step();
     }
     assert_eq!(keeper.report().behind, 0);
-    keeper.walk(Round { after: Some(item), is_whole: false, ..old }, &view);
+    let mut failed = old;
+    (failed.after, failed.is_whole) = (Some(item), false);
+    keeper.walk(failed, &view);
     assert_eq!(keeper.report().behind, 0);
     assert!(keeper.locked().round.is_none());
 }
