@@ -75,8 +75,8 @@ impl Station {
             pool: joined.pool().id(),
             catalog: lend.catalog.clone(),
             manager: lend.manager.clone(),
-            is_ending: Arc::default(),
-            is_away: Arc::default(),
+            is_ending: AtomicBool::default(),
+            is_away: AtomicBool::default(),
             seen: Mutex::default(),
             meter: None,
         };
@@ -103,44 +103,79 @@ impl Station {
         self.keeper.report()
     }
 
-    /// Whether the pool has put it out, and it has nothing left.
+    /// Whether the pool has put it out for good: then it lends for nobody.
     pub fn is_evicted(&self) -> bool {
-        self.keeper.is_evicted()
+        self.keeper.is_evicted() && !self.is_away()
+    }
+
+    /// Whether it does not lend for now, because it said so itself.
+    pub fn is_away(&self) -> bool {
+        self.watcher.is_away.load(Ordering::Relaxed)
+    }
+
+    /// Says that it does not lend for now, and gives away what it holds. What nobody else takes stays. One that somebody else has put out of the pool is not
+    /// away for now, but for good.
+    pub fn step_back(&self) -> Result<()> {
+        let (id, mut was_there) = (self.watcher.member.id, false);
+        let left = self.watcher.catalog.append(true, &mut |state| {
+            let there = state.pool().members().contains_key(&id);
+            was_there |= there;
+            Ok(if there { vec![Op::Pool(PoolOp::Leave(id))] } else { Vec::new() })
+        });
+        // Also where it is not known whether it was recorded.
+        if was_there {
+            self.watcher.is_away.store(true, Ordering::Relaxed);
+        }
+        self.keeper.take_epoch(left?.pool());
+        Ok(())
+    }
+
+    /// Lends again, with what is left of what it held, if it has stepped back.
+    pub fn come_back(&self) -> Result<()> {
+        if !self.watcher.is_away.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let member = &self.watcher.member;
+        let joined = self.watcher.catalog.append(true, &mut |state| {
+            let there = state.pool().members().get(&member.id) == Some(member);
+            Ok(if there { Vec::new() } else { vec![Op::Pool(PoolOp::Join(member.clone()))] })
+        })?;
+        self.watcher.is_away.store(false, Ordering::Relaxed);
+        self.keeper.readmit(joined.pool());
+        Ok(())
     }
 }
 
 /// A benefactor at work. Dropped, it is gone without a word, as after a crash; [`Benefactor::leave`] gives away first.
 pub struct Benefactor {
-    keeper: Arc<Keeper>,
-    lend: Lend,
+    station: Arc<Station>,
     server: Option<Server>,
-    is_ending: Arc<AtomicBool>,
-    /// It does not lend for now, because it said so itself.
-    is_away: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Benefactor {
     /// Joins the pool and serves at `listener`.
     pub fn join(lend: Lend, listener: std::net::TcpListener) -> Result<Benefactor> {
-        let Station { keeper, service, mut watcher } = Station::join(&lend)?;
-        keeper.start()?;
-        let server = Server::serve(listener, lend.key.clone(), service)?;
-        watcher.meter = Some(Mutex::new(Meter::new(server.traffic())));
-        let (is_ending, is_away) = (watcher.is_ending.clone(), watcher.is_away.clone());
-        let thread = std::thread::Builder::new().name("stdchk-watch".into()).spawn(move || watcher.watch());
+        let mut station = Station::join(&lend)?;
+        station.keeper.start()?;
+        let server = Server::serve(listener, lend.key, station.service())?;
+        station.watcher.meter = Some(Mutex::new(Meter::new(server.traffic())));
+        let station = Arc::new(station);
+        let watching = station.clone();
+        let thread =
+            std::thread::Builder::new().name("stdchk-watch".into()).spawn(move || watching.watcher.watch());
         let thread = thread.map_err(|error| Error::io("cannot watch the pool", error))?;
-        Ok(Benefactor { keeper, lend, server: Some(server), is_ending, is_away, thread: Some(thread) })
+        Ok(Benefactor { station, server: Some(server), thread: Some(thread) })
     }
 
     /// How it is.
     pub fn report(&self) -> Report {
-        self.keeper.report()
+        self.station.report()
     }
 
     /// Says how it is, also elsewhere.
     pub fn reporter(&self) -> impl Fn() -> Report + Send + use<> {
-        let keeper = self.keeper.clone();
+        let keeper = self.station.keeper.clone();
         move || keeper.report()
     }
 
@@ -151,44 +186,22 @@ impl Benefactor {
 
     /// Whether the pool has put it out for good: then it lends for nobody.
     pub fn is_evicted(&self) -> bool {
-        self.keeper.is_evicted() && !self.is_away.load(Ordering::Relaxed)
+        self.station.is_evicted()
     }
 
     /// Packs that it still holds although the pool has put it out.
     pub fn packs_to_give(&self) -> u64 {
-        if self.keeper.is_member() { 0 } else { self.report().packs }
+        if self.station.keeper.is_member() { 0 } else { self.report().packs }
     }
 
-    /// Says that it does not lend for now, and gives away what it holds. What nobody else takes stays. One that somebody else has put out of the pool is not
-    /// away for now, but for good.
+    /// Says that it does not lend for now, and gives away what it holds: [`Station::step_back`].
     pub fn step_back(&self) -> Result<()> {
-        let (id, mut was_there) = (self.lend.member.id, false);
-        let left = self.lend.catalog.append(true, &mut |state| {
-            let there = state.pool().members().contains_key(&id);
-            was_there |= there;
-            Ok(if there { vec![Op::Pool(PoolOp::Leave(id))] } else { Vec::new() })
-        });
-        // Also where it is not known whether it was recorded.
-        if was_there {
-            self.is_away.store(true, Ordering::Relaxed);
-        }
-        self.keeper.take_epoch(left?.pool());
-        Ok(())
+        self.station.step_back()
     }
 
-    /// Lends again, with what is left of what it held, if it has stepped back.
+    /// Lends again: [`Station::come_back`].
     pub fn come_back(&self) -> Result<()> {
-        if !self.is_away.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let member = &self.lend.member;
-        let joined = self.lend.catalog.append(true, &mut |state| {
-            let there = state.pool().members().get(&member.id) == Some(member);
-            Ok(if there { Vec::new() } else { vec![Op::Pool(PoolOp::Join(member.clone()))] })
-        })?;
-        self.is_away.store(false, Ordering::Relaxed);
-        self.keeper.readmit(joined.pool());
-        Ok(())
+        self.station.come_back()
     }
 
     /// Says that it does not lend any more, gives away what it holds, for so long at most, and ends.
@@ -206,8 +219,9 @@ impl Benefactor {
         }
         let behind = self.report().packs;
         if behind == 0 {
-            self.keeper.evict();
-            say_last(&self.lend.manager, &self.keeper);
+            let Station { keeper, watcher, .. } = &*self.station;
+            keeper.evict();
+            say_last(&watcher.manager, keeper);
         }
         self.end();
         match behind {
@@ -222,8 +236,8 @@ impl Benefactor {
     }
 
     fn end(&mut self) {
-        self.is_ending.store(true, Ordering::Relaxed);
-        self.keeper.end();
+        self.station.watcher.is_ending.store(true, Ordering::Relaxed);
+        self.station.keeper.end();
         self.server = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -244,8 +258,9 @@ struct Watcher {
     pool: u64,
     catalog: Arc<dyn Catalog>,
     manager: Arc<Peer>,
-    is_ending: Arc<AtomicBool>,
-    is_away: Arc<AtomicBool>,
+    is_ending: AtomicBool,
+    /// It does not lend for now, because it said so itself.
+    is_away: AtomicBool,
     /// Which pool was looked at last, where nothing is to be done about it.
     seen: Mutex<Option<Seen>>,
     /// What it has to do, where it serves.

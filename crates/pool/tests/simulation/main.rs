@@ -1,5 +1,5 @@
 //! A pool of several machines on one thread, with the code that is also run by many: benefactors crash, lose power, come back, come
-//! anew and leave; the manager loses power; the network loses questions and answers, and falls apart; time jumps; savers die.
+//! anew, leave, and step back and lend again; the manager loses power; the network loses questions and answers, and falls apart; time jumps; savers die.
 //!
 //! What must hold: who is told that something is committed finds it again; wrong bytes never come out; nothing that was as safe as the
 //! pool promises is lost while no more machines are lost at once than that allows; and when the trouble is over, all is as safe again. In one story of four
@@ -209,6 +209,35 @@ impl Story {
         });
     }
 
+    /// Somebody's machine is wanted back by its owner; or it is free again.
+    fn step_back(&self) {
+        let world = &self.world;
+        let idle = world.idle();
+        if idle.is_empty() {
+            return;
+        }
+        let who = &idle[world.below(idle.len() as u64) as usize];
+        let station = world.nodes.borrow()[who].station.clone();
+        let Some(station) = station else { return };
+        let (what, done) = match station.is_away() {
+            true => ("lends again", world.act(who, || station.come_back())),
+            false if self.lending() > self.needed() => ("steps back", world.act(who, || station.step_back())),
+            false => return,
+        };
+        world.tell(|| format!("{who} {what}: {:?}", done.map_err(|error| error.to_string())));
+    }
+
+    /// All who have stepped back lend again.
+    fn come_back(&self) {
+        let world = &self.world;
+        for who in world.idle() {
+            let station = world.nodes.borrow()[&who].station.clone();
+            if let Some(station) = station.filter(|station| station.is_away()) {
+                let _ = world.act(&who, || station.come_back());
+            }
+        }
+    }
+
     /// Those who were put out, and have nothing left, go, as their processes do.
     fn see_off(&self) {
         let nodes = self.world.nodes.borrow();
@@ -221,7 +250,7 @@ impl Story {
     fn event(&mut self) {
         let world = self.world.clone();
         clock::sleep(Duration::from_millis(world.below(400)));
-        match world.below(24) {
+        match world.below(25) {
             0..4 => self.save(),
             4 | 5 if world.one_in(2) => self.save_at_once(),
             4 | 5 => self.save(),
@@ -255,6 +284,7 @@ impl Story {
                 world.evict_silent(true);
             }
             21 => _ = world.evict_silent(false),
+            22 => self.step_back(),
             _ => world.stir_all(),
         }
         self.check_names();
@@ -296,6 +326,7 @@ impl Story {
             clock::sleep(Duration::from_millis(500));
             world.stir_all();
             world.evict_silent(false);
+            self.come_back();
             self.see_off();
             if self.is_settled() && world.stopped().is_empty() {
                 return;
