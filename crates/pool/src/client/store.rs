@@ -343,13 +343,20 @@ enum Put {
 fn nobody_takes(name: PackName, refusals: Vec<Error>) -> Error {
     // Of several reasons it is the one that somebody can do something about.
     let is_full = refusals.iter().any(|error| error.kind() == Kind::Full);
-    let kind = if is_full { Kind::Full } else { Kind::Io };
-    let room =
-        "the pool is full: let more join it, or forget checkpoints and collect what they leave ('stdchk gc')";
     match refusals.into_iter().next() {
-        Some(error) if is_full => error.within(room).with_kind(kind),
-        Some(error) => error.within(format!("no benefactor takes pack {name}")).with_kind(kind),
+        Some(error) if is_full => full(error.with_kind(Kind::Full)),
+        Some(error) => error.within(format!("no benefactor takes pack {name}")).with_kind(Kind::Io),
         None => Error::new(Kind::Io, "the pool has no benefactors: start one with 'stdchk pool join'"),
+    }
+}
+
+/// What to do where there is no room.
+fn full(error: Error) -> Error {
+    match error.kind() {
+        Kind::Full => error.within(
+            "the pool is full: let more join it, or forget checkpoints and collect what they leave ('stdchk gc')",
+        ),
+        _ => error,
     }
 }
 
@@ -377,14 +384,14 @@ impl Store for PoolStore {
     fn sync(&self, names: &[PackName]) -> Result<()> {
         for &name in names {
             if let Some(code) = self.code() {
-                self.sync_shards(name, code)?;
+                self.sync_shards(name, code).map_err(full)?;
                 continue;
             }
             let ask = |peer: &Peer| {
                 let epoch = self.view().current().number;
                 peer.try_ask(&Question::Sync { epoch, names: vec![name] }, &[], None).map(drop)
             };
-            self.find(name, ask)?;
+            self.find(name, ask).map_err(full)?;
         }
         Ok(())
     }

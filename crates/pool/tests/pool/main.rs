@@ -175,6 +175,8 @@ fn nothing_is_sent_to_who_is_full(pool: &Pool, small: Vec<Benefactor>, large: Be
     assert_eq!(came(), before);
     assert!(offers() < asked + 3 * again, "{} offers", offers() - asked);
     assert!(large.report().behind > 0, "copies are owed");
+    let refused = store.sync(&names).expect_err("all is full");
+    assert!(refused.kind() == Kind::Full && refused.to_string().contains("let more join"), "{refused}");
     // Room comes, and is used.
     let lend = |id: u64| pool.join(id, Arc::new(LentMemory::new(64 << 20)), &format!("host{id}"));
     let _more: Vec<Benefactor> = (11..14).map(lend).collect();
