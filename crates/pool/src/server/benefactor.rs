@@ -499,7 +499,6 @@ impl BenefactorService {
         });
         let items = items.collect::<Result<Vec<Item>>>()?;
         shelf.sync(&items)?;
-        self.keeper.ask_again();
         items.iter().try_for_each(|&item| match item.shard {
             None => self.keeper.settle(item),
             Some(index) => self.keeper.secure_all(item.pack, index),

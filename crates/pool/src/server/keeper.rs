@@ -19,7 +19,7 @@ use stdchk_object::{Error, Item, Kind, PackName, Result};
 use super::benefactor::Lend;
 use super::limits::Rate;
 use crate::client::View;
-use crate::shelf::{Shelf, Usage, WriterId};
+use crate::shelf::{Shelf, Usage};
 use crate::wire::{Key, Load, Report};
 
 use rounds::{REST, Round};
@@ -72,8 +72,6 @@ struct Inner {
     behind: u64,
     /// How long to wait after a round that was not whole.
     rest: Duration,
-    /// Who had no room for a writer since a round through everything began, and for how many bytes: one question tells enough for all its packs.
-    full: HashMap<(u64, WriterId), u64>,
 }
 
 impl Keeper {
@@ -102,7 +100,6 @@ impl Keeper {
             again: false,
             behind: 0,
             rest: REST,
-            full: HashMap::new(),
         };
         let keeper = Arc::new(Keeper {
             id,
@@ -254,11 +251,6 @@ impl Keeper {
             inner.fresh.push_back((item, clock::now()));
             self.changed.notify_one();
         }
-    }
-
-    /// Somebody waits for copies: all are asked again for whom there was no room.
-    pub(super) fn ask_again(&self) {
-        self.locked().full.clear();
     }
 
     /// Secures, and gives up what need not stay.

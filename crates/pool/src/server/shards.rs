@@ -258,10 +258,11 @@ impl Keeper {
         let (len, mut failures) = (layout.stored_len(), Vec::new());
         let wants = |item: Item, id: u64| match id == self.id {
             true => self.shelf.check_room(item, len),
-            false => self
-                .offer(view, id, item, len)
-                .map(drop)
-                .map_err(|failure| failure.into_error(view.peer(id).address())),
+            false => {
+                let peer = view.peer(id);
+                let offered = peer.offer(view.current().number, item, len);
+                offered.map(drop).map_err(|failure| failure.into_error(peer.address()))
+            }
         };
         let takers = view.shard_takers(name, layout.count(), |of, id| {
             !missing.contains(&of)

@@ -8,7 +8,7 @@ use stdchk_object::{Code, Item, PackName, Result};
 
 pub use disk::LentDisk;
 pub use memory::LentMemory;
-pub use room::{Wish, WriterId, writer_of};
+pub use room::{Wish, WriterId};
 
 use room::Room;
 

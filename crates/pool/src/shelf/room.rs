@@ -30,7 +30,7 @@ pub struct Wish {
 }
 
 /// Whose something is.
-pub fn writer_of(item: Item) -> WriterId {
+fn writer_of(item: Item) -> WriterId {
     (item.pack.session, item.pack.writer)
 }
 

@@ -148,8 +148,7 @@ fn room_is_kept_for_whoever_said_first_what_comes() {
     (5..7).for_each(|number| second.put(named(2, number), &[&bytes]).expect("it was given back"));
 }
 
-/// A pool that is full owes copies, and asks again and again whether there is room for them; but nothing is sent to be refused, and nobody is asked for every
-/// pack.
+/// A pool that is full owes copies, and asks again and again whether there is room for them; but nothing is sent to be refused.
 fn nothing_is_sent_to_who_is_full(pool: &Pool, small: Vec<Benefactor>, large: Benefactor) {
     let store = pool.store();
     let names: Vec<PackName> =
@@ -170,10 +169,9 @@ fn nothing_is_sent_to_who_is_full(pool: &Pool, small: Vec<Benefactor>, large: Be
         came() == before
     });
     let (before, asked) = (came(), offers());
-    let again = 4 * small.len() as u64;
+    let again = 40 * small.len() as u64;
     wait("what is owed is offered", || offers() >= asked + again);
     assert_eq!(came(), before);
-    assert!(offers() < asked + 3 * again, "{} offers", offers() - asked);
     assert!(large.report().behind > 0, "copies are owed");
     let refused = store.sync(&names).expect_err("all is full");
     assert!(refused.kind() == Kind::Full && refused.to_string().contains("let more join"), "{refused}");

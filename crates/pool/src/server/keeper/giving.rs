@@ -6,10 +6,9 @@ use std::time::Duration;
 use stdchk_catalog_log::clock;
 use stdchk_object::{Error, Item, Kind, Result};
 
+use super::Keeper;
 use super::rounds::REST;
-use super::{Inner, Keeper};
 use crate::client::{Failure, View};
-use crate::shelf::{WriterId, writer_of};
 use crate::wire::{Offered, Question};
 
 /// How long, and how often, somebody is waited for who gives the same to the same.
@@ -49,7 +48,7 @@ impl Keeper {
         let epoch = view.current().number;
         let (mut is_late, mut waits) = (false, 0);
         loop {
-            let replaces = match self.offer(view, id, item, length) {
+            let replaces = match peer.offer(epoch, item, length) {
                 Ok(Offered::There) => return Ok(()),
                 Ok(offered) => offered == Offered::Replaces,
                 // Another one is giving it at this moment; in a simulation he cannot go on while he is waited for.
@@ -83,32 +82,5 @@ impl Keeper {
                 Err(failure) => return Err(failed(failure).with_kind(Kind::Io)),
             }
         }
-    }
-
-    /// Asks another one whether something is wanted.
-    pub(in crate::server) fn offer(
-        &self,
-        view: &View,
-        id: u64,
-        item: Item,
-        length: u64,
-    ) -> std::result::Result<Offered, Failure> {
-        let whose = (id, writer_of(item));
-        if self.locked().full.get(&whose).is_some_and(|&refused| refused <= length) {
-            return Err(Failure::Refused(Error::new(Kind::Full, "there was no room a moment ago")));
-        }
-        let offered = view.peer(id).offer(view.current().number, item, length);
-        if matches!(&offered, Err(Failure::Refused(error)) if error.kind() == Kind::Full) {
-            self.locked().note_full(whose, length);
-        }
-        offered
-    }
-}
-
-impl Inner {
-    /// Somebody has no room for so many bytes of a writer.
-    fn note_full(&mut self, whose: (u64, WriterId), length: u64) {
-        let least = self.full.entry(whose).or_insert(length);
-        *least = length.min(*least);
     }
 }

@@ -232,7 +232,6 @@ impl Keeper {
         }
         if round.after.is_none() {
             inner.behind = self.shelf.usage().packs;
-            inner.full.clear();
         }
         inner.round = Some(round);
         self.changed.notify_one();
@@ -248,7 +247,6 @@ fn is_gone(error: &Error) -> bool {
 impl Inner {
     pub(super) fn begin_round(&mut self, packs: u64) {
         self.behind = packs;
-        self.full.clear();
         self.is_walking = true;
         self.rounds += 1;
         let (number, epoch) = (self.rounds, self.view.current().number);
